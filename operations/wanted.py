@@ -1,0 +1,160 @@
+"""What an inventory asks for: the `wanted` data of a group, checked before anything else happens.
+
+`wanted` is plain data (a dict in an inventory file). `read_wanted` turns it into a frozen `Wanted`
+or raises `WantedError` with one line that says what was expected, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PARALLELISM = r"^(auto|(TP|EP|PP)[1-9][0-9]*)$"
+ARM = r"^(auto|ar|dflash|dflash-nooverlap|ddtree-[1-9][0-9]*)$"
+_WORDS = {  # what a pattern means, for people
+    PARALLELISM: "'auto', or a name like 'TP8', 'EP8', 'EP4' or 'PP8'",
+    ARM: "'auto', 'ar', 'dflash', 'dflash-nooverlap' or 'ddtree-BUDGET'",
+}
+
+ArmName = Annotated[str, Field(pattern=ARM)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class WantedError(ValueError):
+    """The `wanted` data can't be used. The message is one line for people."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BenchWanted(_Data):
+    """The benchmark matrix. Times are seconds, lengths are tokens."""
+
+    arms: Annotated[list[ArmName], Field(min_length=1)] | None = None  # None: all in the plan
+    concurrency: Annotated[list[Positive], Field(min_length=1)] = [1]
+    prompt_sets: Annotated[list[str], Field(min_length=1)] = ["chat"]  # built-in names or path:FILE
+    prompts_per_cell: Positive = 4
+    max_new_tokens: Positive = 48
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    repeats: Positive = 1  # measured rounds; a warm-up round comes on top
+    warmup_requests: Annotated[int, Field(ge=0)] = 1
+    ignore_eos: bool = False
+    baseline: ArmName = "ar"
+    quick: dict[str, Any] | None = None  # what `--data bench=quick` changes in these settings
+    full: dict[str, Any] | None = None  # what `--data bench=full` changes
+
+
+class Wanted(_Data):
+    """One group's wish. Everything that is left out is chosen from the facts of the host."""
+
+    group: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    target: str  # a model source: hf:REPO@REVISION, path:/DIR, pypi:NAME==VERSION, mirror:, host:
+    drafter: str | None = None  # None: autoregressive decoding only
+    engine: Literal["auto", "sglang", "reference"] = "auto"
+
+    # the group's claim: a host that shows something else is stopped by the pre-flight
+    gpus: Annotated[int, Field(ge=0)] | list[int] | None = None  # a count, or the counts allowed
+    gpu_name: str | None = None  # a regular expression that each GPU's name must match
+    compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
+    links: Literal["nvlink", "pcie"] | None = None
+
+    # the plan: 'auto' lets the facts decide
+    parallelism: Annotated[str, Field(pattern=PARALLELISM)] = "auto"
+    arm: ArmName = "auto"  # the arm that serves
+    budgets: Annotated[list[Positive], Field(min_length=1)] | None = None  # benchmarked draft trees
+    attention_backend: str | None = None  # the verify (decode) backend
+    moe_runner_backend: str | None = None
+    page_size: Positive | None = None
+    mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
+    context_length: Positive | None = None
+    max_running_requests: Positive | None = None
+    engine_args: list[str] = []  # appended to the engine's command line as they stand
+    environment: dict[str, str] = {}  # added to the engine's environment; no secrets here
+
+    # the service
+    host: str = "127.0.0.1"  # the address that the engine listens on
+    port: Annotated[int, Field(ge=1, le=65535)] = 30000
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] = "ddtree"  # unit and program name
+    service_manager: Literal["auto", "systemd", "supervisor"] = "auto"
+    prefix: Annotated[str, Field(pattern=r"^/[^\s]*$")] | None = None
+    served_model_name: str | None = None
+    start_timeout_s: Positive | None = None
+
+    # where things come from
+    stack: Literal["online", "mirror", "wheelhouse", "copy", "system"] = "online"
+    stack_from: str | None = None  # index URL, wheelhouse folder, host of the inventory, Python
+    hub: Literal["auto", "offline"] = "auto"  # offline: no check of the hub, no download
+    hub_endpoint: str | None = None
+
+    bench: BenchWanted = BenchWanted()
+
+
+def read_wanted(data: object, where: str) -> Wanted:
+    """Checks `data`; `where` names its place for the message ("b300-1 in inventories/b300.py").
+
+    Raises WantedError.
+    """
+    if not isinstance(data, Mapping):
+        raise WantedError(
+            f"{where}: expected a dict called 'wanted' with at least 'group' and 'target', "
+            f"found {_shown(data)}; see inventories/local.py for an example"
+        )
+    try:
+        return Wanted.model_validate(dict(data))
+    except ValidationError as error:
+        raise WantedError(f"{where}: {_first_fault(error, dict(data))}") from None
+
+
+def override(data: object, changes: object) -> object:
+    """`wanted` with the run's own changes (`--data 'set={"port": 30001}'`) laid over it, deep."""
+    if not changes:
+        return data
+    if not isinstance(changes, Mapping):
+        raise WantedError(
+            f'--data set: expected a JSON object such as {{"port": 30001}}, '
+            f"found {_shown(changes)}; quote it: --data 'set={{\"port\": 30001}}'"
+        )
+    return _merged(data, changes) if isinstance(data, Mapping) else data
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = _merged(out[key], value) if both else value
+    return out
+
+
+def _first_fault(error: ValidationError, data: dict[str, Any]) -> str:
+    fault = error.errors()[0]
+    place = "wanted." + ".".join(str(part) for part in fault["loc"] if not _is_branch(part))
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if fault["type"] == "extra_forbidden":
+        known = BenchWanted.model_fields if "bench" in fault["loc"][:-1] else Wanted.model_fields
+        name = str(fault["loc"][-1])
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(sorted(known))}"
+        return f"{place}: unknown key{more}; {hint}"
+    if fault["type"] == "missing":
+        return f"{place}: expected a value, found nothing{more}; add it to the inventory"
+    pattern = str(fault.get("ctx", {}).get("pattern", ""))
+    message = _WORDS.get(pattern) or re.sub(r"^Input should (be )?", "", fault["msg"])
+    return f"{place}: expected {message}, found {_shown(fault['input'])}{more}; mend the inventory"
+
+
+def _is_branch(part: object) -> bool:
+    """pydantic names the branch of a union in the place; people never wrote it."""
+    return isinstance(part, str) and (
+        "[" in part or part.startswith(("constrained-", "int", "str"))
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
