@@ -62,7 +62,8 @@ class Arm:
     """One configuration to benchmark; `launch` is the key of the engine start that serves it.
 
     Arms of one DDTREE launch differ by `budget`, which the engine changes at run time.
-    An arm that can't run has `possible=False`, `launch=None` and says why in `reason`.
+    An arm that can't run has `possible=False` and says why in `reason`; its `launch` is None where
+    no command line could serve it.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """What runs on one host. `arm` names the arm that is served; sizes in bytes, times in seconds."""
+    """What runs on one host. `arm` is the served one; sizes are bytes, times are seconds."""
 
     group: str
     host: str
@@ -124,6 +125,10 @@ class ServingPlan:
 
     @property
     def serving_launch(self) -> Launch:
+        """The engine start of the service; a tree is exactly as wide as the served one."""
+        for launch in self.launches:
+            if launch.key == "serve":
+                return launch
         return self.launch_for(self.arm)
 
     @property

@@ -1,0 +1,166 @@
+"""Prints a plan and its reasons for people; the command line of `python -m operations.plan`.
+
+Also the text that the golden files in tests/plan hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from facts.machine import MachineError, MachineFacts
+from operations.plan import choose
+from operations.plan_errors import PlanError
+from operations.plan_model import Launch, ServingPlan
+from operations.wanted import Wanted, WantedError, read_wanted
+
+
+def wanted_of(inventory: Path) -> dict[str, Wanted]:
+    """The groups of an inventory file that have `wanted` data, by the group's name.
+
+    Raises WantedError with one line for a file that can't be read or has no such group.
+    """
+    if not inventory.is_file():
+        raise WantedError(f"expected an inventory, found no file {inventory}; see inventories/")
+    try:
+        names = runpy.run_path(str(inventory))
+    except Exception as error:
+        raise WantedError(
+            f"expected an inventory in {inventory}, found {type(error).__name__}: {error}; mend it"
+        ) from None
+    found = {
+        name: read_wanted(value[1]["wanted"], f"{name} in {inventory}")
+        for name, value in names.items()
+        if not name.startswith("_") and _is_group(value) and "wanted" in value[1]
+    }
+    if not found:
+        raise WantedError(
+            f"expected a group with 'wanted' data in {inventory}, found none; "
+            "see inventories/local.py for an example"
+        )
+    return found
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict)
+
+
+def read_facts(path: Path) -> MachineFacts:
+    """The machine facts in a JSON file. Raises MachineError with one line."""
+    try:
+        document: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise MachineError(f"expected machine facts in {path}, found {error}") from None
+    if not isinstance(document, dict):
+        raise MachineError(f"expected machine facts in {path}, found {type(document).__name__}")
+    return MachineFacts.from_json(document)
+
+
+def text(plan: ServingPlan) -> str:
+    """The whole plan as plain text, in a stable order: reasons, arms, each engine start."""
+    lines = [f"plan for a host of group {plan.group}: {plan.engine}, {plan.service_manager}"]
+    lines += ["", "reasons"]
+    lines += [f"  {c.name}: {c.value}\n      {c.reason}" for c in plan.choices]
+    lines += ["", f"arms ({plan.arm} serves)"]
+    for arm in plan.arms:
+        start = f"start '{arm.launch}'" if arm.possible else "not possible"
+        lines.append(f"  {arm.name}: {arm.parallelism}, {start}: {arm.reason}")
+    for launch in plan.launches:
+        lines += ["", f"start '{launch.key}'", *_command_lines(launch)]
+    for keys, launch in _by_environment(plan):
+        lines += ["", f"environment of {keys}", *_environment_lines(launch)]
+    lines += ["", f"prefix {plan.prefix}, python {plan.python}, lock {plan.lock}"]
+    lines += [f"patch set {plan.patch_set or 'none'}"]
+    lines += [f"time limits: start {plan.start_timeout_s} s, stop {plan.stop_timeout_s} s"]
+    return "\n".join(lines) + "\n"
+
+
+def _command_lines(launch: Launch) -> Iterator[str]:
+    for words in _by_flag(launch.argv):
+        yield "  " + shlex.join(words)
+
+
+def _environment_lines(launch: Launch) -> Iterator[str]:
+    for name, value in sorted(launch.env.items()):
+        yield f"  {name}={value}"
+
+
+def _by_environment(plan: ServingPlan) -> Iterator[tuple[str, Launch]]:
+    """The distinct environments of the engine starts, with the starts that have each."""
+    texts = {launch.key: "\n".join(_environment_lines(launch)) for launch in plan.launches}
+    seen = set()
+    for launch in plan.launches:
+        keys = [key for key, value in texts.items() if value == texts[launch.key]]
+        if keys[0] not in seen:
+            seen.add(keys[0])
+            yield ", ".join(keys), launch
+
+
+def _by_flag(argv: tuple[str, ...]) -> list[list[str]]:
+    """The command, then each flag with its values."""
+    rows: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("--"):
+            rows.append([])
+        rows[-1].append(word)
+    return rows
+
+
+def show(plan: ServingPlan, console: Console) -> None:
+    """Prints the plan: a table of choices, a table of arms, the command line that serves."""
+    title = f"{plan.group}: {plan.engine} under {plan.service_manager}"
+    choices = Table("choice", "value", "reason", title=title, title_justify="left")
+    for choice in plan.choices:
+        choices.add_row(choice.name, choice.value, choice.reason)
+    arms = Table("arm", "parallelism", "start", "", title="arms", title_justify="left")
+    for arm in plan.arms:
+        mark = " (serves)" if arm.name == plan.arm else ""
+        start = (arm.launch or "") if arm.possible else "not possible"
+        arms.add_row(arm.name + mark, arm.parallelism, start, arm.reason)
+    console.print(choices)
+    console.print(arms)
+    console.print(f"the service runs, within {plan.start_timeout_s} s:")
+    serving = plan.serving_launch
+    lines = [*_command_lines(serving), "with the environment", *_environment_lines(serving)]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def main(words: list[str]) -> int:
+    """The command line; 0, or 1 with one line on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m operations.plan", description="Prints the serving plan of a saved machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("show", help="the plan and its reasons, without a host")
+    command.add_argument("inventory", type=Path, help="inventories/NAME.py")
+    command.add_argument("--facts", type=Path, required=True, help="machine facts as JSON")
+    command.add_argument("--group", help="one group of the inventory; else all of them")
+    command.add_argument("--json", action="store_true", help="the plan as JSON")
+    arguments = parser.parse_args(words)
+    try:
+        groups = wanted_of(arguments.inventory)
+        if arguments.group is not None and arguments.group not in groups:
+            known = ", ".join(groups)
+            raise WantedError(f"expected a group out of {known}, found {arguments.group!r}")
+        machine = read_facts(arguments.facts)
+        chosen = [arguments.group] if arguments.group else list(groups)
+        plans = {name: choose(machine, groups[name]) for name in chosen}
+    except (WantedError, MachineError, PlanError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps({n: plan.to_json() for n, plan in plans.items()}, indent=2))
+        return 0
+    for plan in plans.values():
+        show(plan, Console())
+    return 0
