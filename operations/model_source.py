@@ -1,6 +1,6 @@
-"""Where a model comes from, where it lies on a host, and which bytes belong to it.
+"""Where a model comes from, and where it lies on a host.
 
-Pure but for `resolve` and `list_files`, which ask a Hub from the controller.
+Pure but for `resolve`, which asks a Hub from the controller.
 A source is one line of text in `wanted`::
 
     hf:ORG/NAME@REVISION         the Hugging Face Hub; without @REVISION the default branch
@@ -16,11 +16,12 @@ one commit share one folder, so that a change of the way never downloads again.
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Any, Self
+from typing import Self
+
+from files.hostkit.model_errors import reason, status_of
 
 KNOWN = (
     "hf:ORG/NAME@REVISION, mirror:URL/ORG/NAME@REVISION, host:HOST/ORG/NAME@REVISION, "
@@ -54,20 +55,6 @@ class Kind(StrEnum):
     PATH = "path"
     PYPI = "pypi"
     BUILTIN = "builtin"
-
-
-@dataclass(frozen=True)
-class ModelFile:
-    """One file of a repository: size in bytes and the hash that the Hub vouches for.
-
-    `sha256` is given for LFS and Xet files, `blob` (git blob sha1) for the small ones.
-    """
-
-    path: str
-    size: int
-    sha256: str | None
-    blob: str | None
-    xet: str | None = None
 
 
 @dataclass(frozen=True)
@@ -186,75 +173,19 @@ def resolve(
             source.name, revision=source.revision, timeout=10
         )
     except Exception as error:
-        raise ModelSourceError(explain(source, error, bool(token))) from error
+        raise ModelSourceError(_explain(source, error, bool(token))) from error
     if info.sha is None:
         raise ModelSourceError(f"{source}: the Hub answered without a commit")
     return replace(source, revision=info.sha)
 
 
-def list_files(
-    source: ModelSource, endpoint: str | None = None, token: str | None = None
-) -> tuple[ModelFile, ...]:
-    """All files of a pinned Hub source with sizes and hashes, sorted by path."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
-
-    api = HfApi(endpoint=endpoint or source.endpoint, token=token or False)
-    try:
-        entries = list(api.list_repo_tree(source.name, recursive=True, revision=source.revision))
-    except Exception as error:
-        raise ModelSourceError(explain(source, error, bool(token))) from error
-    files = [
-        ModelFile(e.path, e.size, e.lfs.sha256 if e.lfs else None, e.blob_id, e.xet_hash)
-        for e in entries
-        if isinstance(e, RepoFile)
-    ]
-    return tuple(sorted(files, key=lambda file: file.path))
-
-
-def explain(source: ModelSource, error: Exception, with_token: bool) -> str:
+def _explain(source: ModelSource, error: Exception, with_token: bool) -> str:
     """One line for a failed request: which permission, name or network is missing."""
-    response: Any = getattr(error, "response", None)
-    status: int | None = getattr(response, "status_code", None)
-    return f"{source}: {reason(status, _code(response), with_token) or _network(error)}"
-
-
-def reason(status: int | None, code: str | None, with_token: bool) -> str | None:
-    """What an HTTP status of the Hub means for the person who deploys; None for no status.
-
-    401 says who are you, 403 says you may not: a fine-grained token without the gated-repository
-    permission gets 403 although `whoami` works (huggingface_hub #2844).
-    """
-    if status is None:
-        return None
-    if status == 401 and with_token:
-        return "the token was refused (401): it is mistyped, expired or revoked; make a new one"
-    if code == "GatedRepo" and not with_token:
-        return "gated repository and no token (401): accept its terms on the Hub, set HF_TOKEN"
-    if status == 401:
-        return "not found or private, and no token (401): check the name, or set HF_TOKEN"
-    if status == 403 or code == "GatedRepo":
-        return (
-            "the token may not read this repository (403): accept the terms on its page; a "
-            "fine-grained token also needs 'Read access to contents of all public gated repos'"
+    said = reason(*status_of(error), with_token)
+    if said is None:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = (
+            f"the Hub can't be asked from here ({type(error).__name__}: {first}); pin the 40-digit "
+            "commit in the inventory, or use path:, mirror: or host:"
         )
-    if status == 404 and code == "RevisionNotFound":
-        return "no such revision (404): check what stands after the @"
-    if status == 404:
-        return "not found, or private to this token (404): check the name"
-    if status == 429:
-        return "rate limit of the Hub (429): set HF_TOKEN (its limit is higher) or wait 5 minutes"
-    return f"the Hub answered {status}: try again later"
-
-
-def _code(response: object) -> str | None:
-    headers: Mapping[str, str] = getattr(response, "headers", {})
-    return headers.get("X-Error-Code")
-
-
-def _network(error: Exception) -> str:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return (
-        f"the Hub can't be asked from here ({type(error).__name__}: {first}); pin the 40-digit "
-        "commit in the inventory, or use path:, mirror: or host:"
-    )
+    return f"{source}: {said}"

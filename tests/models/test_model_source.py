@@ -4,7 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from operations.model_source import Kind, ModelSource, ModelSourceError, reason, resolve
+from files.hostkit.model_errors import reason
+from operations.model_source import Kind, ModelSource, ModelSourceError, resolve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PREFIX = PurePosixPath("/opt/ddtree")
