@@ -89,6 +89,7 @@ class Wanted(_Data):
     # where things come from
     stack: Literal["online", "mirror", "wheelhouse", "copy", "system"] = "online"
     stack_from: str | None = None  # index URL, wheelhouse folder, host of the inventory, Python
+    tools_from: str | None = None  # the same for our own small tools: index URL or wheelhouse
     hub: Literal["auto", "offline"] = "auto"  # offline: no check of the hub, no download
     hub_endpoint: str | None = None
 

@@ -1,0 +1,53 @@
+"""From bare GPU servers to a measured speculative-decoding service. Reads as a table of contents.
+
+pyinfra inventories/b300.py deploy.py --dry --diff     what would change
+pyinfra inventories/b300.py deploy.py -y               do it
+... --data only=serve                                  a part (operations/phases.py)
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # so that it runs from any folder
+
+from operations import (
+    bench,
+    models,
+    outcome,
+    patches,
+    preflight,
+    run,
+    serve,
+    stack,
+    tools,
+    units,
+)
+
+this = run.begin()  # facts, wanted, plan; None when this host was stopped, with one line
+if this and "preflight" in this.phases and not preflight.passes(this):
+    this = None
+
+if this and this.rollback:
+    serve.roll_back(name="serve: roll back", run=this, to=this.rollback)
+
+elif this and this.phases - {"preflight"}:
+    do = this.phases
+    tools.install(name="tools: sources, uv, tools venv", run=this)
+    if "models" in do:  # the longest job first: it runs beside all that follows
+        models.start(name="models: start what is missing", **this.models)
+    if "stack" in do:
+        stack.install(name="stack: the engine's venv", run=this)
+    if "patches" in do and this.plan.patch_set:
+        patches.apply(name="patches: DDTree in SGLang", **this.patches)
+    if "units" in do:
+        units.publish(name="units: release, link and service", run=this)
+    if "models" in do:
+        models.wait(name="models: wait and verify", plan=this.plan, verify=this.verify)
+        models.prune(name="models: old revisions", plan=this.plan, remove=this.prune)
+    if "serve" in do:
+        serve.converge(name="serve: start, and wait until it is ready", run=this)
+    if "bench" in do:
+        bench.measure(name="bench: measure the arms", run=this)
+    if "kit" in do:
+        bench.kit(name="kit: a reproduction kit", run=this)
+    outcome.announce(this)

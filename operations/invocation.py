@@ -1,0 +1,87 @@
+"""Refuses command lines that pyinfra would take for an empty run and end with exit code 0.
+
+config.py, which pyinfra reads before the inventory, calls `check`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+OLDEST_PYTHON = (3, 11)
+
+
+class InvocationError(ValueError):
+    """The command line can't be used. The message is one line for people."""
+
+
+def check(argv: Sequence[str], folder: Path, version: Sequence[int] = sys.version_info[:3]) -> None:
+    """`argv` as pyinfra's own command line, without the program's name. Raises InvocationError."""
+    if tuple(version[:2]) < OLDEST_PYTHON:
+        found = ".".join(str(part) for part in version[:2])
+        raise InvocationError(
+            f"expected Python 3.11 or newer, found {found}; run `make` with PYTHON=python3.12"
+        )
+    inventory = _inventory(argv)
+    if inventory is None or not _looks_like_a_path(inventory):
+        return
+    path = folder / inventory
+    if not path.exists():
+        known = sorted(f"inventories/{p.name}" for p in (folder / "inventories").glob("*.py"))
+        raise InvocationError(
+            f"expected an inventory, found no file '{inventory}'; "
+            f"there are {', '.join(known) or 'none in inventories/'}"
+        )
+    patterns = _values(argv, "--limit")
+    if patterns and path.suffix == ".py":
+        names = _names(path)
+        for pattern in patterns:
+            if not any(fnmatch(name, pattern) for name in names):
+                raise InvocationError(
+                    f"--limit {pattern}: expected a host or group of {inventory}, found none that "
+                    f"matches; it has {', '.join(sorted(names))}"
+                )
+
+
+def _inventory(argv: Sequence[str]) -> str | None:
+    """The first argument that is neither a flag nor a flag's value."""
+    from pyinfra_cli.cli import cli  # pyinfra's own list of flags says which of them take a value
+
+    takes_value = {name for p in cli.params if not getattr(p, "is_flag", False) for name in p.opts}
+    skip = False
+    for word in argv:
+        if skip:
+            skip = False
+        elif word.startswith("-"):
+            skip = word in takes_value
+        else:
+            return word
+    return None
+
+
+def _values(argv: Sequence[str], flag: str) -> list[str]:
+    found = [word.split("=", 1)[1] for word in argv if word.startswith(f"{flag}=")]
+    return found + [after for word, after in pairwise(argv) if word == flag]
+
+
+def _looks_like_a_path(inventory: str) -> bool:
+    return inventory.endswith((".py", ".yaml", ".yml", ".json")) and not inventory.startswith("@")
+
+
+def _names(path: Path) -> set[str]:
+    """Hosts and groups of an inventory file."""
+    from pyinfra_cli.util import exec_file
+
+    found: dict[str, Any] = exec_file(str(path))
+    names: set[str] = {path.stem, "all"}
+    for key, value in found.items():
+        if key.startswith("_") or not isinstance(value, list | tuple) or not value:
+            continue
+        hosts = value[0] if isinstance(value, tuple) else value
+        names.add(key)
+        names.update(h[0] if isinstance(h, tuple) else h for h in hosts)
+    return names

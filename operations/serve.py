@@ -1,0 +1,154 @@
+"""Converges the running service to the release: start, restart, wait until it is ready."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Generator
+from typing import Any
+
+from pyinfra import logger
+from pyinfra.api.command import FunctionCommand, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from facts.service import Service, ServiceState
+from operations import job, show
+from operations.layout import Layout
+from operations.run import Run
+
+POLL_S = 1.0
+
+
+@operation()
+def converge(run: Run) -> Generator[Any, None, None]:
+    """The running process carries the release's fingerprint and says that it is ready.
+
+    Another fingerprint: restart. Down: start. The same and ready: nothing. This holds after an
+    interrupted run too, since it compares with the process itself, not with what a run remembers.
+    """
+    layout, service = run.layout, run.wanted.service
+    state = _state(run)
+    if state.bench_running:
+        show.note("Will wait for the benchmark that holds this machine")
+        yield FunctionCommand(
+            job.wait, (layout.run, "bench", "benchmark of an earlier run", None), {}
+        )
+        state = ServiceState()
+    if state.running == layout.release and state.ready:
+        return
+    if state.running != layout.release:
+        verb = "restart" if state.running else "start"
+        show.note(f"Will {verb} {service} (fingerprint {layout.release}, now {state.running})")
+        yield StringCommand(control(layout, run.systemd, service, verb))
+    yield FunctionCommand(wait_ready, (layout, run.plan.start_timeout_s), {})
+
+
+@operation()
+def roll_back(run: Run, to: str) -> Generator[Any, None, None]:
+    """Points PREFIX/current to an earlier release and restarts the service from it.
+
+    `to` is a release's fingerprint, or "previous".
+    """
+    layout, service = run.layout, run.wanted.service
+    state = _state(run)
+    target = state.previous if to == "previous" else to
+    if target is None:
+        yield StringCommand("echo 'roll-back: no earlier release on this host' >&2; exit 1")
+        return
+    if state.current == target and state.running == target and state.ready:
+        return
+    show.note(f"Will roll back from {state.current} to {target} and restart {service}")
+    folder = f"{layout.prefix}/releases/{target}"
+    missing = f"roll-back: no release {target} in {layout.prefix}/releases"
+    if state.current != target:
+        yield StringCommand(
+            f"test -e {shlex.quote(folder)}/launch.json || "
+            f"{{ echo {shlex.quote(missing)} >&2; exit 1; }}; "
+            f"ln -sfn releases/{state.current} {layout.previous} && "
+            f"ln -sfn releases/{target} {layout.current}.new && "
+            f"mv -T {layout.current}.new {layout.current}"
+        )
+    yield StringCommand(control(layout, run.systemd, service, "restart"))
+    yield FunctionCommand(wait_ready, (layout, run.plan.start_timeout_s, target), {})
+
+
+def _state(run: Run) -> ServiceState:
+    found: ServiceState = host.get_fact(
+        Service, prefix=run.layout.prefix, service=run.wanted.service, files=[], links=[]
+    )
+    return found
+
+
+def control(layout: Layout, systemd: bool, service: str, verb: str) -> str:
+    """The shell command that starts, stops or restarts the service; it does not wait for ready."""
+    forget = "" if verb == "stop" else f"rm -f {layout.status}; "  # an old "ready" says nothing
+    if systemd:
+        wait = "" if verb == "stop" else "--no-block "
+        reset = f"systemctl reset-failed {service}.service 2>/dev/null; "
+        return f"{forget}{reset}systemctl {wait}{verb} {service}.service"
+    conf = f"{layout.prefix}/supervisor/{service}.conf"
+    daemon = f"{layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
+    ctl = f"{layout.current}/tools/bin/python -m supervisor.supervisorctl -c {conf}"
+    pid = f"$(cat {layout.run}/supervisord.pid 2>/dev/null || echo none)"
+    alive = f"grep -qs supervisord /proc/{pid}/cmdline"
+    if verb == "stop":
+        return f"if {alive}; then {ctl} stop {service}; fi"
+    # a new configuration is read by `update`; a daemon that was just started runs the program
+    return (
+        f"{forget}if {alive}; then {ctl} update {service} >/dev/null; {ctl} restart {service}; "
+        f"else {daemon}; fi"
+    )
+
+
+def wait_ready(
+    state: Any, host: Any, layout: Layout, timeout_s: int, release: str | None = None
+) -> bool:
+    """Polls RUN/status.json with progress lines. False (this host fails) when it is not ready."""
+    wanted = release or layout.release
+    began = time.monotonic()
+    shown = ""
+    while time.monotonic() - began < timeout_s + 60:
+        _, output = host.run_shell_command(
+            StringCommand(f"cat {layout.status} 2>/dev/null || true"),
+            print_output=False,
+            print_input=False,
+        )
+        status = _status(output.stdout)
+        mine = status.get("fingerprint") == wanted
+        if mine and status.get("state") == "ready":
+            host.log(f"serving on port {status.get('port')}: {status.get('message', 'ready')}")
+            return True
+        if mine and status.get("state") == "failed":
+            return _failed(host, failure(status))
+        line = str(status.get("message", "")) if mine else "starting"
+        if line and line != shown:
+            host.log(f"service: {line}  [{time.monotonic() - began:.0f} s]")
+            shown = line
+        time.sleep(POLL_S)
+    return _failed(
+        host,
+        f"service: not ready within {timeout_s} s (last: {shown}); log: {layout.run}/engine.log",
+    )
+
+
+def failure(status: dict[str, Any]) -> str:
+    """One line from a failed status: the named cause and its remedy where there is one."""
+    cause = status.get("cause")
+    if isinstance(cause, dict):
+        return f"service: {cause.get('id')}: {cause.get('title')}; {cause.get('remedy')}"
+    return f"service: {status.get('message') or 'failed without a message'}"
+
+
+def _status(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _failed(host: Any, message: str) -> bool:
+    host.log_styled(message, fg="red", log_func=logger.error)
+    return False
