@@ -152,9 +152,10 @@ async def set_budget(http: httpx.AsyncClient, budget: int) -> None:
         content = answer.json()
     except ValueError:
         content = answer.text
-    # SGLang answers with one item for each data-parallel rank
+    # SGLang answers [true] or [false], one for each data-parallel rank
     parts = content if isinstance(content, list) else [content]
-    refused = [part for part in parts if isinstance(part, dict) and part.get("updated") is False]
+    flags = [part.get("updated") if isinstance(part, dict) else part for part in parts]
+    refused = any(flag is False for flag in flags)
     if answer.status_code != 200 or refused:
         raise NotReadyError(f"the engine refuses budget {budget}: {str(content)[:200]}")
 
