@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. None is "unknown or not applicable", never zero. MiB, watts, MHz, degrees Celsius, percent.
+    """One GPU. None is "unknown or not applicable", never zero. MiB, W, MHz, degrees C, percent.
 
     Fields differ by source: CSV has `compute_cap`, XML has BAR1, fabric and row-remap facts;
     `facts.machine` merges both by PCI bus id. Figures that drift (memory used, utilisation,

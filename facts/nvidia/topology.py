@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
+
+from facts.nvidia.errors import refuse_errors
+from facts.nvidia.values import ParseError, known, plain, whole
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,119 @@ class Topology:
             left -= island
             found.append(tuple(sorted(island)))
         return tuple(found)
+
+
+_HEADER = re.compile(r"^[ \t]*(GPU0\b.*?)(CPU Affinity)(.*)$", re.MULTILINE)
+_KIND = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB|C2C", re.ASCII)
+_NIC_LEGEND = re.compile(r"^[ \t]*(NIC\d+):[ \t]*(\S+)[ \t]*\n", re.MULTILINE)
+_NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def parse_topology(text: str) -> Topology:
+    """Read `nvidia-smi topo -m`. A matrix with rows, cells or columns missing is refused.
+
+    The columns before "CPU Affinity" are the devices: those named GPU<n> are GPUs, all others are
+    NICs whatever they are called. Raises ParseError("incomplete", gpus_in_header, gpu_rows, nics),
+    ParseError("inconsistent"), or the error that nvidia-smi printed instead of a matrix.
+    """
+    text = plain(text)
+    header = _HEADER.search(text)
+    if header is None:
+        refuse_errors(text)
+        raise ParseError("no topology matrix")
+    columns = header[1].split()
+    gpu_columns = [name for name in columns if re.fullmatch(r"GPU\d+", name, re.ASCII)]
+    nic_columns = columns[len(gpu_columns) :]
+    if columns[: len(gpu_columns)] != gpu_columns or len(set(columns)) != len(columns):
+        raise ParseError("inconsistent", reason="GPU columns repeated or mixed with others")
+    tail_columns = 1 + ("NUMA Affinity" in header[3]) + ("GPU NUMA ID" in header[3])
+
+    rows: dict[str, tuple[list[str], list[str | None]]] = {}
+    nic_rows = 0
+    body = text[header.end() + 1 :]
+    for line in body.splitlines(keepends=True):
+        name, _, rest = line.strip(" \n").partition("\t" if "\t" in line else " ")
+        name = name.strip()
+        if name in nic_columns:
+            nic_rows += _cells(rest, len(columns)) is not None
+        elif re.fullmatch(r"GPU\d+", name, re.ASCII):
+            if name not in gpu_columns or name in rows:
+                raise ParseError("inconsistent", reason=f"row {name} unexpected")
+            cells = _cells(rest, len(columns))
+            tail = _tail(cells[1], tail_columns, line.endswith("\n")) if cells else None
+            if cells is not None and tail is not None:
+                rows[name] = cells[0], tail
+    if list(rows) != gpu_columns:
+        raise ParseError(
+            "incomplete",
+            gpus_in_header=len(gpu_columns),
+            gpu_rows=len(rows),
+            nics=len(nic_columns),
+        )
+    count = len(gpu_columns)
+    links = tuple(tuple(rows[name][0][:count]) for name in gpu_columns)
+    _check_symmetric(links)
+    names = dict(_NIC_LEGEND.findall(body))
+    generic = any(re.fullmatch(r"NIC\d+", name) for name in nic_columns)
+    known_names = not generic or all(name in names for name in nic_columns)
+    return Topology(
+        links=links,
+        cpu_affinity=tuple(known(rows[name][1][0]) for name in gpu_columns),
+        numa=tuple(whole(rows[name][1][1]) for name in gpu_columns) if tail_columns > 1 else None,
+        nics=tuple(names.get(name, name) if known_names else name for name in nic_columns),
+        nic_names_known=known_names,
+        nic_rows=nic_rows,
+        near=tuple(_nearest(rows[name][0][count:], nic_columns) for name in gpu_columns),
+    )
+
+
+def _cells(rest: str, columns: int) -> tuple[list[str], str] | None:
+    """The first `columns` connections of a row and the text after them; None if any is missing."""
+    cells = []
+    for _ in range(columns):
+        rest = rest.lstrip(" \t")
+        match = re.match(r"\S+", rest)
+        if match is None or not _KIND.fullmatch(match[0]):
+            return None
+        cells.append(match[0])
+        rest = rest[match.end() :]
+    return cells, rest
+
+
+def _tail(rest: str, columns: int, ended: bool) -> list[str | None] | None:
+    """CPU affinity, NUMA affinity and GPU NUMA ID of a row, as many as the header has; None if cut.
+
+    Without a newline at its end the row may be cut inside a value, unless its last value is N/A.
+    In rows with tabs a value may be blank (WSL prints no CPU affinity).
+    """
+    if "\t" in rest:
+        cells = [cell.strip() for cell in rest.strip(" \n").removeprefix("\t").split("\t")]
+        if columns == 3:
+            cells = [*cells[:2], next((cell for cell in reversed(cells[2:]) if cell), "")]
+            if not cells[-1]:
+                return None
+    else:
+        cells = rest.split()
+    cells = cells[:columns] if not any(cells[columns:]) else []
+    if len(cells) < columns or not (ended or cells[-1] == "N/A"):
+        return None
+    if cells[0] and known(cells[0]) and not re.fullmatch(r"[\d,-]+", cells[0], re.ASCII):
+        return None
+    return list(cells)
+
+
+def _check_symmetric(links: tuple[tuple[str, ...], ...]) -> None:
+    """A connection is the same seen from both ends, and only a GPU's own cell is X."""
+    for i, row in enumerate(links):
+        for j, kind in enumerate(row):
+            if kind != links[j][i] or (kind == "X") != (i == j):
+                raise ParseError("inconsistent", reason=f"GPU{i} and GPU{j} disagree")
+
+
+def _nearest(kinds: list[str], nics: list[str]) -> str | None:
+    """Name of the NIC column with the nearest connection, None if several are as near."""
+    for kind in _NEAREST_FIRST:
+        found = [nic for nic, this in zip(nics, kinds, strict=True) if this == kind]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None

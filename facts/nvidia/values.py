@@ -25,7 +25,7 @@ class ParseError(ValueError):
 
 
 # Real ANSI sequences, and the same ones in a text that lost the ESC byte on its way (A04).
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[[0-9;]*m")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[\d[0-9;]*m")
 
 
 def plain(text: str) -> str:
@@ -71,7 +71,7 @@ _NUMBER = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*([A-Za-z%/]*)", re.ASCII)
 
 
 def number(value: str | None, units: tuple[str, ...] = ()) -> float | None:
-    """The number of `"143771 MiB"`, `"5"`, `"16x"`, or None. A unit, if there is one, must be in `units`."""
+    """The number of `"143771 MiB"`, `"5"`, `"16x"`, or None; a unit must be one of `units`."""
     bare = known(value)
     match = _NUMBER.fullmatch(bare) if bare else None
     if not match or (match[2] and match[2] not in units):
@@ -89,7 +89,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+", re.ASCII)
 
 
 def version(value: str | None) -> str | None:
-    """The value if it is a version and nothing else ("580.159.04"), else None: sentences are not versions."""
+    """The value if it is a version and nothing else ("580.159.04"), else None."""
     bare = known(value)
     return bare if bare and _VERSION.fullmatch(bare) else None
 
