@@ -3,13 +3,14 @@
 import sys
 from pathlib import Path
 
-from pyinfra.api.exceptions import PyinfraError
+from pyinfra_cli.cli import cli
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from operations.invocation import InvocationError, check
 
+valued = {name for flag in cli.params if not getattr(flag, "is_flag", False) for name in flag.opts}
 try:
-    check(sys.argv[1:], Path(__file__).resolve().parent)
+    check(sys.argv[1:], Path.cwd(), valued)
 except InvocationError as error:
-    raise PyinfraError(str(error)) from None
+    sys.exit(f"ddtree-deploy: {error}")

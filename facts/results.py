@@ -10,7 +10,7 @@ from pyinfra.api.facts import FactBase
 
 @dataclass(frozen=True)
 class ResultState:
-    """`complete`: the finished result is there, with its `sha256`; `running`: a benchmark is at work."""
+    """`complete`: the finished result is there, with its `sha256`; `running`: a job is at work."""
 
     complete: bool = False
     sha256: str | None = None

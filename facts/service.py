@@ -66,10 +66,9 @@ class Service(FactBase[ServiceState]):
             "</proc/$pid/environ | sed -n 's/^DDTREE_FINGERPRINT=//p'); fi; "
             f"if test -d /run/systemd/system; then "
             f'test "$(systemctl is-enabled {unit} 2>/dev/null)" = enabled && echo enabled; '
-            f"elif grep -qs supervisord /proc/$(cat {p}/run/supervisord.pid 2>/dev/null || echo none)"
-            "/cmdline; then echo enabled; fi; "
-            f"grep -qs {p}/run/jobs/bench.pid "
-            f"/proc/$(cat {p}/run/jobs/bench.pid 2>/dev/null || echo none)/cmdline && echo bench; "
+            f"elif grep -qs supervisord {_cmdline(f'{p}/run/supervisord.pid')}; "
+            "then echo enabled; fi; "
+            f"grep -qs {p}/run/jobs/bench.pid {_cmdline(f'{p}/run/jobs/bench.pid')} && echo bench; "
             "true"
         )
 
@@ -82,6 +81,11 @@ class Service(FactBase[ServiceState]):
             return _read(output)
         except (ValueError, IndexError) as error:
             raise FactProcessError(f"unreadable state of the service: {error}") from error
+
+
+def _cmdline(pid_file: str) -> str:
+    """The command line of the process that a pid file names; a path that is not there else."""
+    return f"/proc/$(cat {pid_file} 2>/dev/null || echo none)/cmdline"
 
 
 def _read(output: list[str]) -> ServiceState:

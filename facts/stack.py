@@ -1,4 +1,4 @@
-"""Which content-addressed folders a host has: sources, tools, venvs, and uv. One command for all."""
+"""Which content-addressed folders a host has: sources, tools, venvs, and uv. One command."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Installed(FactBase[InstalledState]):
 
     def command(self, prefix: str, folders: list[str], uv_folder: str = "") -> str:
         lines = [
-            f"if test -e {q}/.complete; then echo {q} $(wc -l <{q}/.complete); cat {q}/.complete; fi"
-            for q in map(shlex.quote, folders)
+            f"if test -e {s}; then echo {q} $(wc -l <{s}); cat {s}; fi"
+            for q, s in ((shlex.quote(f), shlex.quote(f"{f}/.complete")) for f in folders)
         ]
         prefix = shlex.quote(prefix)
         lines.append(f"echo SUMS; cat {prefix}/current/sources/.complete 2>/dev/null || true")

@@ -5,12 +5,12 @@ config.py, which pyinfra reads before the inventory, calls `check`.
 
 from __future__ import annotations
 
+import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 OLDEST_PYTHON = (3, 11)
 
@@ -19,14 +19,22 @@ class InvocationError(ValueError):
     """The command line can't be used. The message is one line for people."""
 
 
-def check(argv: Sequence[str], folder: Path, version: Sequence[int] = sys.version_info[:3]) -> None:
-    """`argv` as pyinfra's own command line, without the program's name. Raises InvocationError."""
+def check(
+    argv: Sequence[str],
+    folder: Path,
+    valued: Set[str],
+    version: Sequence[int] = sys.version_info[:3],
+) -> None:
+    """`argv` as pyinfra's own command line, without the program's name. Raises InvocationError.
+
+    `valued`: the flags of pyinfra that are followed by a value.
+    """
     if tuple(version[:2]) < OLDEST_PYTHON:
         found = ".".join(str(part) for part in version[:2])
         raise InvocationError(
             f"expected Python 3.11 or newer, found {found}; run `make` with PYTHON=python3.12"
         )
-    inventory = _inventory(argv)
+    inventory = _inventory(argv, valued)
     if inventory is None or not _looks_like_a_path(inventory):
         return
     path = folder / inventory
@@ -47,17 +55,14 @@ def check(argv: Sequence[str], folder: Path, version: Sequence[int] = sys.versio
                 )
 
 
-def _inventory(argv: Sequence[str]) -> str | None:
+def _inventory(argv: Sequence[str], valued: Set[str]) -> str | None:
     """The first argument that is neither a flag nor a flag's value."""
-    from pyinfra_cli.cli import cli  # pyinfra's own list of flags says which of them take a value
-
-    takes_value = {name for p in cli.params if not getattr(p, "is_flag", False) for name in p.opts}
     skip = False
     for word in argv:
         if skip:
             skip = False
         elif word.startswith("-"):
-            skip = word in takes_value
+            skip = word in valued
         else:
             return word
     return None
@@ -74,9 +79,7 @@ def _looks_like_a_path(inventory: str) -> bool:
 
 def _names(path: Path) -> set[str]:
     """Hosts and groups of an inventory file."""
-    from pyinfra_cli.util import exec_file
-
-    found: dict[str, Any] = exec_file(str(path))
+    found = runpy.run_path(str(path))
     names: set[str] = {path.stem, "all"}
     for key, value in found.items():
         if key.startswith("_") or not isinstance(value, list | tuple) or not value:

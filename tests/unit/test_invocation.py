@@ -1,0 +1,45 @@
+"""Command lines that would be an empty run with exit code 0 are refused."""
+
+import pytest
+
+from operations.invocation import InvocationError, check
+
+VALUED = {"--limit", "--data"}
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "inventories").mkdir()
+    (tmp_path / "inventories/b300.py").write_text("B300 = (['b300-1', 'b300-2'], {'x': 1})\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "inventories/b300.py deploy.py -y",
+        "-y --data only=serve inventories/b300.py deploy.py",
+        "--limit b300-1 inventories/b300.py deploy.py",
+        "inventories/b300.py deploy.py --limit=B300",
+        "@local deploy.py",
+        "host1,host2 deploy.py",
+        "--support",
+    ],
+)
+def test_a_good_command_line_passes(project, line):
+    check(line.split(), project, VALUED)
+
+
+def test_an_inventory_that_is_not_there_is_refused_with_those_that_are(project):
+    with pytest.raises(InvocationError, match=r"no file 'inventories/b30\.py'.*inventories/b300"):
+        check(["inventories/b30.py", "deploy.py", "-y"], project, VALUED)
+
+
+def test_a_limit_that_matches_no_host_is_refused_with_the_hosts(project):
+    with pytest.raises(InvocationError, match=r"--limit ct200-1.*b300-1, b300-2"):
+        check(["--limit", "ct200-1", "inventories/b300.py", "deploy.py"], project, VALUED)
+
+
+def test_an_old_python_is_refused(project):
+    with pytest.raises(InvocationError, match=r"expected Python 3\.11 or newer, found 3\.10"):
+        check(["@local", "deploy.py"], project, VALUED, (3, 10, 4))
