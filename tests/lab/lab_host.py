@@ -15,12 +15,13 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab_cgroup import Cgroup, own
+from lab_cgroup import Cgroup, hierarchy, own
 
 KINDS = ("bare", "b300", "ct200")  # bare: no GPU tools; the others get a fake nvidia-smi
 SSH_PORT = 22022  # not 22: the machine's own sshd may hold that on every address
 REBOOTED = 133  # systemd-nspawn's exit code when the host asked for a reboot (with --keep-unit)
 LOCKS = Path("/run/systemd")
+CGROUPS = Path("/sys/fs/cgroup")
 CASES = Path(__file__).resolve().parents[1] / "cases" / "hosts"
 
 SSHD = """\
@@ -165,9 +166,9 @@ def launch(host: LabHost, root: Path) -> int:
 
     Every mount made here ends with the host. Returns systemd-nspawn's exit code.
     """
-    # a pure version 2 view for the host, whatever this machine mounts
-    _mount("-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
-    nspawn_cgroup = own(Path("/sys/fs/cgroup")).child("nspawn")
+    if hierarchy() != CGROUPS:  # a pure version 2 view for the host where this machine has both
+        _mount("-t", "cgroup2", "cgroup2", str(CGROUPS))
+    nspawn_cgroup = own(CGROUPS).child("nspawn")
     # systemd-nspawn keeps locks and propagation folders there, and refuses to tidy up on a disk
     LOCKS.mkdir(exist_ok=True)
     _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(LOCKS))
