@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 
 from facts.machine import MachineFacts
 from operations import plan_arms, plan_reference, plan_sglang
+from operations.attention import Backends
 from operations.layout import default_prefix
 from operations.model_source import ModelSource, ModelSourceError
 from operations.parallelism import Parallelism, automatic, links_of, named
@@ -228,10 +229,12 @@ def _parallelism(
 
 
 def _note_sglang(notes: _Notes, ground: plan_sglang.Ground) -> None:
+    titles: dict[Backends, list[str]] = {}
     for title, algorithm in (("ar", None), ("dflash", "DFLASH"), ("ddtree", "DDTREE")):
-        chosen = plan_sglang.backends(ground, algorithm)
+        titles.setdefault(plan_sglang.backends(ground, algorithm), []).append(title)
+    for chosen, modes in titles.items():
         sides = "" if chosen.prefill == chosen.decode else f"prefill {chosen.prefill}, verify "
-        notes.add(f"attention {title}", f"{sides}{chosen.decode}", chosen.reason)
+        notes.add(f"attention {', '.join(modes)}", f"{sides}{chosen.decode}", chosen.reason)
     notes.add(
         "attention drafter",
         plan_sglang.DRAFT_BACKEND,

@@ -118,10 +118,10 @@ def _by_flag(argv: tuple[str, ...]) -> list[list[str]]:
 def show(plan: ServingPlan, console: Console) -> None:
     """Prints the plan: a table of choices, a table of arms, the command line that serves."""
     title = f"{plan.group}: {plan.engine} under {plan.service_manager}"
-    choices = Table("choice", "value", "reason", title=title, title_justify="left")
+    choices = _table(title, "choice", "value", "reason")
     for choice in plan.choices:
         choices.add_row(choice.name, choice.value, choice.reason)
-    arms = Table("arm", "parallelism", "start", "", title="arms", title_justify="left")
+    arms = _table("arms", "arm", "parallelism", "start", "")
     for arm in plan.arms:
         mark = " (serves)" if arm.name == plan.arm else ""
         start = (arm.launch or "") if arm.possible else "not possible"
@@ -133,6 +133,13 @@ def show(plan: ServingPlan, console: Console) -> None:
     lines = [*_command_lines(serving), "with the environment", *_environment_lines(serving)]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    shown = Table(title=title, title_justify="left")
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    return shown
 
 
 def main(words: list[str]) -> int:
