@@ -14,7 +14,6 @@ from operations import (
     bench,
     models,
     outcome,
-    patches,
     preflight,
     run,
     serve,
@@ -37,8 +36,6 @@ elif this and this.phases - {"preflight"}:
         models.start(name="models: start what is missing", **this.models)
     if "stack" in do:
         stack.install(name="stack: the engine's venv", run=this)
-    if "patches" in do and this.plan.patch_set:
-        patches.apply(name="patches: DDTree in SGLang", **this.patches)
     if "units" in do:
         units.publish(name="units: release, link and service", run=this)
     if "models" in do:

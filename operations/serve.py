@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Generator
@@ -19,6 +20,7 @@ from operations.layout import Layout
 from operations.run import Run
 
 POLL_S = 1.0
+REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
 
 
 @operation()
@@ -107,8 +109,8 @@ def wait_ready(
 ) -> bool:
     """Polls RUN/status.json with progress lines. False (this host fails) when it is not ready."""
     wanted = release or layout.release
-    began = time.monotonic()
-    shown = ""
+    began = shown_at = time.monotonic()
+    line = shown = ""
     while time.monotonic() - began < timeout_s + 60:
         _, output = host.run_shell_command(
             StringCommand(f"cat {layout.status} 2>/dev/null || true"),
@@ -123,13 +125,14 @@ def wait_ready(
         if mine and status.get("state") == "failed":
             return _failed(host, failure(status))
         line = str(status.get("message", "")) if mine else "starting"
-        if line and line != shown:
-            host.log(f"service: {line}  [{time.monotonic() - began:.0f} s]")
-            shown = line
+        now = time.monotonic()
+        if line and (_words(line) != shown or now - shown_at > REPEAT_S):
+            host.log(f"service: {line}  [{now - began:.0f} s]")
+            shown, shown_at = _words(line), now
         time.sleep(POLL_S)
     return _failed(
         host,
-        f"service: not ready within {timeout_s} s (last: {shown}); log: {layout.run}/engine.log",
+        f"service: not ready within {timeout_s} s (last: {line}); log: {layout.run}/engine.log",
     )
 
 
@@ -139,6 +142,11 @@ def failure(status: dict[str, Any]) -> str:
     if isinstance(cause, dict):
         return f"service: {cause.get('id')}: {cause.get('title')}; {cause.get('remedy')}"
     return f"service: {status.get('message') or 'failed without a message'}"
+
+
+def _words(line: str) -> str:
+    """A line without its numbers: a counter that ticks is no news."""
+    return re.sub(r"[0-9.]+", "", line)
 
 
 def _status(text: str) -> dict[str, Any]:

@@ -33,20 +33,25 @@ def install(run: Run) -> Generator[Any, None, None]:
         folders=[layout.sources, layout.tools],
         uv_folder=uv_folder(layout),
     )
-    tree = artifacts.sources()
-    if layout.sources not in state.complete:
+    tree, uv = artifacts.sources(), uv_path(layout, machine)
+    no_sources = layout.sources not in state.complete
+    no_tools = layout.tools not in state.complete
+    no_uv = uv == f"{uv_folder(layout)}/uv" and state.uv is None
+    if no_sources:
         _show_sources(state, tree, layout)
+    if no_uv:
+        show.note(f"Will install uv in {uv_folder(layout)}")
+    if no_tools:
+        show.note(f"Will create the tools venv {layout.tools}")
+    if no_sources:
         yield f"mkdir -p {layout.prefix}/sources {layout.prefix}/run {layout.prefix}/results"
         yield FileUploadCommand(io.BytesIO(tree.archive()), f"{layout.sources}.tar.gz")
         yield unpack_command(layout, tree.sums())
-    uv = uv_path(layout, machine)
-    if uv == f"{uv_folder(layout)}/uv" and state.uv is None:
-        show.note(f"Will install uv in {uv_folder(layout)}")
+    if no_uv:
         script = f"python3 {layout.sources}/hostkit/get_uv.py {uv_folder(layout)} {source.index}"
         yield from job.commands(layout.run, "uv", script, "uv")
-    if layout.tools not in state.complete:
+    if no_tools:
         lock = f"{layout.sources}/hostkit/requirements.lock"
-        show.note(f"Will create the tools venv {layout.tools}")
         script = venv_script(uv, layout.tools, python_for(machine), lock, source)
         yield from job.commands(layout.run, "tools", script, "tools venv")
 

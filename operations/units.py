@@ -38,27 +38,37 @@ def publish(run: Run) -> Generator[Any, None, None]:
         links=links,
     )
     stale = [n for n, text in release.files.items() if state.files.get(f"{folder}/{n}") != text]
-    for name in stale:
-        old = state.files.get(f"{folder}/{name}") or state.files.get(f"{layout.current}/{name}")
-        show.diff(f"{folder}/{name}", old, release.files[name])
+    changed = [p for p, text in release.service_files.items() if state.files.get(p) != text]
+    _show(run, state, stale, changed)
     if "launch.json" in stale or not _linked(release, state):
         yield from _write_folder(release)
     else:
         for name in stale:
             yield from _write_file(f"{folder}/{name}", release.files[name])
     if state.current != release.fingerprint:
-        show.note(f"Will point {layout.current} to {release.fingerprint} (now {state.current})")
         yield _switch(layout.current, layout.previous, folder, state.current)
-    changed = [p for p, text in release.service_files.items() if state.files.get(p) != text]
     for path in changed:
-        show.diff(path, state.files.get(path), release.service_files[path])
         yield f"mkdir -p {shlex.quote(path.rpartition('/')[0])}"
         yield from _write_file(path, release.service_files[path])
     if changed and run.systemd:
         yield "systemctl daemon-reload"
     if run.systemd and not state.enabled:
-        show.note(f"Will enable {service}.service")
         yield f"systemctl enable {service}.service"
+
+
+def _show(run: Run, state: ServiceState, stale: list[str], changed: list[str]) -> None:
+    """All diffs at once: pyinfra's dry run sees an operation only up to its first command."""
+    release, layout = run.release, run.layout
+    for name in stale:
+        new = f"{layout.release_dir}/{name}"
+        old = state.files.get(new) or state.files.get(f"{layout.current}/{name}")
+        show.diff(new, old, release.files[name])
+    for path in changed:
+        show.diff(path, state.files.get(path), release.service_files[path])
+    if state.current != release.fingerprint:
+        show.note(f"Will point {layout.current} to {release.fingerprint} (now {state.current})")
+    if run.systemd and not state.enabled:
+        show.note(f"Will enable {run.wanted.service}.service")
 
 
 def _linked(release: Release, state: ServiceState) -> bool:

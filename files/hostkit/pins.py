@@ -12,6 +12,8 @@ from pathlib import Path
 
 PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)(?:\s*;\s*([^\\]+))?")
 
+REMEDY = "remove the venv and deploy again"
+
 
 def main() -> int:
     lock = Path(sys.argv[1])
@@ -32,21 +34,26 @@ def pins(text: str) -> list[tuple[str, str, str]]:
 
 
 def wrong_pins(text: str) -> list[str]:
-    """One line for each package that is absent or of another version than pinned."""
-    faults = []
+    """One line for each package that is absent or of another version than pinned.
+
+    A lock for several Pythons pins a name more than once, each time with a marker: any of these
+    versions is right, and a name that has only pins with markers may be for another platform.
+    """
+    allowed: dict[str, set[str]] = {}
+    needed = set()
     for name, wanted, marker in pins(text):
+        allowed.setdefault(name, set()).add(wanted.split("+")[0])
+        if not marker:
+            needed.add(name)
+    faults = []
+    for name, versions in allowed.items():
         try:
-            found = version(name)
+            found = version(name).split("+")[0]
         except PackageNotFoundError:
-            if not marker:  # one with a marker may be for another platform
-                faults.append(
-                    f"{name}: expected {wanted}, found none; remove the venv, deploy again"
-                )
-            continue
-        if found.split("+")[0] != wanted.split("+")[0]:
-            faults.append(
-                f"{name}: expected {wanted}, found {found}; remove the venv, deploy again"
-            )
+            found = "none"
+        if found not in versions and (found != "none" or name in needed):
+            wanted = " or ".join(sorted(versions))
+            faults.append(f"{name}: expected {wanted}, found {found}; {REMEDY}")
     return faults
 
 

@@ -69,3 +69,9 @@ def test_an_absent_and_a_wrong_package_are_faults():
 
 def test_a_package_for_another_platform_may_be_absent():
     assert pins.wrong_pins('no-such-package==1 ; sys_platform == "win32"\n') == []
+
+
+def test_any_of_several_pins_with_markers_is_right():
+    found = pins.version("pytest")
+    text = f'pytest==0.0.1 ; python_version < "3"\npytest=={found} ; python_version >= "3"\n'
+    assert pins.wrong_pins(text) == []
