@@ -27,6 +27,7 @@ from pathlib import Path
 
 import lab_root
 from lab_cgroup import Cgroup, hierarchy
+from lab_gpus import fault_command, faults
 from lab_host import LOCKS, LabError, LabHost, keygen, launch
 
 DEFAULT_HOSTS = ("b300-a", "ct200-a")
@@ -144,6 +145,15 @@ class Lab:
 
     def launch(self, name: str) -> int:
         return launch(self.host(name), lab_root.root_folder())
+
+    def fault(self, name: str, fault: str) -> None:
+        """Make the fake GPUs of a running host show a fault, or none."""
+        host = self.host(name)
+        known = [*faults(host.kind), "none"]
+        if fault not in known:
+            raise LabError(f"expected a fault of {name}: {', '.join(known)}; found {fault!r}")
+        if host.ssh(fault_command(fault)).returncode != 0:
+            raise LabError(f"expected {name} to run, found no answer; boot it: lab.py up {name}")
 
     def status(self) -> Iterator[str]:
         for name in self.names():

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab_cgroup import Cgroup, hierarchy, own
+from lab_gpus import install_fake_gpus
 
 KINDS = ("bare", "b300", "ct200")  # bare: no GPU tools; the others get a fake nvidia-smi
 SSH_PORT = 22022  # not 22: the machine's own sshd may hold that on every address
 REBOOTED = 133  # systemd-nspawn's exit code when the host asked for a reboot (with --keep-unit)
 LOCKS = Path("/run/systemd")
 CGROUPS = Path("/sys/fs/cgroup")
-CASES = Path(__file__).resolve().parents[1] / "cases" / "hosts"
 
 SSHD = """\
 ListenAddress {address}:{port}
@@ -193,11 +193,6 @@ def launch(host: LabHost, root: Path) -> int:
         )
         if nspawn.returncode != REBOOTED:
             return nspawn.returncode
-
-
-def install_fake_gpus(seed: Path, kind: str) -> None:
-    """Put the fake nvidia-smi and the outputs that it replays on a host's disk."""
-    return  # TODO
 
 
 def keygen(path: Path, comment: str) -> None:

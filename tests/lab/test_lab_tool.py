@@ -136,6 +136,22 @@ def test_hosts_reach_each_other_by_name(spare_lab: LabTool) -> None:
     assert banner == "SSH-"
 
 
+def test_the_fake_gpus_of_a_host_show_a_fault_and_are_well_again(spare_lab: LabTool) -> None:
+    spare_lab("up", "b300-a")
+    count = "nvidia-smi -L | grep -c ^GPU"
+    assert spare_lab.ssh("b300-a", count).strip() == "8"
+    spare_lab("fault", "b300-a", "7of8")
+    assert spare_lab.ssh("b300-a", count).strip() == "7"
+    spare_lab("fault", "b300-a", "none")
+    assert spare_lab.ssh("b300-a", count).strip() == "8"
+
+
+def test_a_fault_that_the_fake_gpus_do_not_know_is_refused(spare_lab: LabTool) -> None:
+    done = spare_lab("fault", "ct200-a", "island", check=False)
+    assert done.returncode == 1
+    assert "expected a fault of ct200-a: 7of8, " in done.stderr
+
+
 def test_up_works_with_an_empty_environment(spare_lab: LabTool) -> None:
     keep = {k: v for k, v in spare_lab.environment.items() if k.startswith("DDTREE_LAB")}
     done = subprocess.run(
