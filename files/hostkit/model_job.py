@@ -34,7 +34,8 @@ class Job:
     workers: int = 8
     segment_bytes: int = SEGMENT
     margin_bytes: int = MARGIN
-    stall_s: float = 300.0
+    stall_s: float = 300.0  # no byte for so long: the worker is killed
+    read_timeout_s: float = 30.0  # no byte on one connection: a new one
     environment: dict[str, str] = field(default_factory=dict)
 
     @classmethod
