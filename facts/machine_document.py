@@ -151,18 +151,18 @@ def _gpus(machine: MachineFacts, sections: Sections, exits: dict[str, int | None
     log: Log | None = None
     lost = lost_gpus(sections.get("query", "") + "\n" + sections.get("xml", ""))
     try:
-        query = parse_query(_lines_of_rows(_answer("query", sections, exits)))
+        query = parse_query(_answer("query", sections, exits))
     except ParseError as error:
-        problems.append(_problem(error))
+        problems.append(str(error))
     try:
         log = parse_xml(_answer("xml", sections, exits))
     except ParseError as error:
-        problems.append(_problem(error))
+        problems.append(str(error))
     gpus = _merge(query.gpus if query else (), log.gpus if log else ())
     if query and log and len(query.rows) != len(log.gpus):
         problems.append(f"the query lists {len(query.rows)} GPUs, the XML {len(log.gpus)}")
     if lost:
-        problems.append(f"GPU lost: {', '.join(lost)}")
+        problems.append(f"GPU lost ({', '.join(lost)})")
     topology, topology_error = _topology(sections, exits)
     drivers = {gpu.driver for gpu in gpus if gpu.driver}
     return replace(
@@ -186,22 +186,6 @@ def _answer(name: str, sections: Sections, exits: dict[str, int | None]) -> str:
     return sections[name]
 
 
-def _problem(error: ParseError) -> str:
-    """A ParseError in one line, with the remedy where the message is a known one."""
-    details = {k: v for k, v in error.details.items() if k not in ("exit", "stream", "meaning")}
-    remedy = details.pop("remedy", None)
-    shown = ", ".join(f"{key} {value}" for key, value in details.items())
-    line = f"{error.error} ({shown})" if shown else error.error
-    return f"{line}: {remedy}" if remedy else line
-
-
-def _lines_of_rows(text: str) -> str:
-    """A query's answer without the error lines of lost GPUs before it: those are reported apart."""
-    if "count, index" not in text:
-        return text
-    return text[text.index("count, index") :]
-
-
 def _merge(query: tuple[Gpu, ...], log: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs of both sources, joined by PCI bus id; the XML's fields win where both have one."""
     if not query or not log:
@@ -215,7 +199,7 @@ def _merge(query: tuple[Gpu, ...], log: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
             continue
         own = {key: value for key, value in vars(gpu).items() if value is not None}
         filled = {key: value for key, value in own.items() if getattr(more, key) is None}
-        merged.append(replace(more, **filled, index=gpu.index))
+        merged.append(replace(more, **(filled | {"index": gpu.index})))
     return tuple(merged)
 
 
@@ -225,7 +209,7 @@ def _topology(
     try:
         return parse_topology(_answer("topology", sections, exits)), None
     except ParseError as error:
-        return None, _problem(error)
+        return None, str(error)
 
 
 def _nvlink(sections: Sections, exits: dict[str, int | None]) -> NvlinkStatus | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from facts.nvidia.errors import refuse_errors
-from facts.nvidia.values import ParseError, known, plain, version
+from facts.nvidia.values import ParseError, first_line, known, plain, version
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def parse_versions(text: str) -> Versions:
     refuse_errors(text)
     found = versions_of(key_values(_whole_lines(text)))
     if found.smi is None and found.driver is None:
-        raise ParseError("no nvidia-smi version")
+        raise ParseError("no nvidia-smi version", found=first_line(text))
     return found
 
 
@@ -83,7 +83,7 @@ def parse_module(text: str) -> DriverModule:
     found = version(pairs.get("version"))
     if found is None:
         refuse_errors(text)
-        raise ParseError("no driver module version")
+        raise ParseError("no driver module version", found=first_line(text))
     licence = known(pairs.get("license"))
     kind = None if licence is None else "proprietary" if licence == "NVIDIA" else "open"
     path = known(pairs.get("filename"))
@@ -99,7 +99,7 @@ def parse_fabric_manager(text: str) -> str:
     found = _FABRIC_MANAGER.search(plain(text))
     if found is None:
         refuse_errors(text)
-        raise ParseError("no fabric manager version")
+        raise ParseError("no fabric manager version", found=first_line(text))
     return found[1]
 
 

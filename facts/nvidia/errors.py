@@ -123,7 +123,7 @@ def find_error(text: str) -> dict[str, Any] | None:
 def lost_gpus(text: str) -> list[str]:
     """GPUs that nvidia-smi can't reach, as it names them: `["GPU1 0000:34:00.0"]`."""
     squeezed = " ".join(plain(text).split())
-    return [f"{name} {bus}" for name, bus in _LOST.findall(squeezed)]
+    return list(dict.fromkeys(f"{name} {bus}" for name, bus in _LOST.findall(squeezed)))
 
 
 def refuse_errors(text: str) -> None:

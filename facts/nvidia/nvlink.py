@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from facts.nvidia.errors import refuse_errors
-from facts.nvidia.values import ParseError, plain
+from facts.nvidia.values import ParseError, first_line, plain
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def parse_nvlink(text: str) -> NvlinkStatus:
             gpus[current] = NvlinkGpu(current, gpus[current].name, found[1], found[0])
         elif not _CAPABILITY.match(line):
             refuse_errors(line)
-            raise ParseError("not an NVLink status", line=line[:80])
+            raise ParseError("not an NVLink status", found=first_line(line))
     if list(gpus) != sorted(gpus):
         raise ParseError("inconsistent", reason="GPUs out of order")
     for index, links in speeds.items():

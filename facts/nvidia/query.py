@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from facts.nvidia.errors import refuse_errors
+from facts.nvidia.errors import lost_gpus, refuse_errors
 from facts.nvidia.gpus import Gpu
-from facts.nvidia.values import ParseError, known, number, plain, whole
+from facts.nvidia.values import ParseError, first_line, known, number, plain, whole
 
 # What the order of columns is taken for where there is no header (`noheader`) and no `fields`.
 DEFAULT_FIELDS = ("index", "name", "memory.total", "memory.used", "memory.free")
@@ -50,6 +50,7 @@ class Query:
 
     fields: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
+    lost: tuple[str, ...] = ()  # GPUs named in error lines before the rows
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -66,12 +67,15 @@ def parse_query(text: str, fields: tuple[str, ...] | None = None) -> Query:
     """Read the CSV, with or without header and units.
 
     `fields` are those asked for, for output without a header. Each row must have all cells and end
-    in a newline, and if the field `count` was asked for there must be that many rows; otherwise
-    ParseError("incomplete"). An error message in place of rows raises the error it names.
+    in a newline, and if the field `count` was asked for there must be that many rows (less those
+    that are lost); otherwise ParseError("incomplete"). An error message in place of rows raises the
+    error it names.
     """
     text = plain(text)
-    refuse_errors(text)
     lines = [line for line in text.split("\n")[:-1] if line.strip()]
+    lost = tuple(lost_gpus(text))
+    lines = [line for line in lines if not lost_gpus(line)]
+    refuse_errors("\n".join(lines) if lines else text)
     if text and not text.endswith("\n"):
         raise ParseError("incomplete", reason="the last line has no newline")
     if lines and _is_header(lines[0]):
@@ -82,19 +86,21 @@ def parse_query(text: str, fields: tuple[str, ...] | None = None) -> Query:
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(fields):
+            if len(cells) == 1:
+                raise ParseError("not a query answer", found=first_line(line))
             raise ParseError("incomplete", cells=len(cells), fields=len(fields))
         rows.append(dict(zip(fields, cells, strict=True)))
     if not rows:
         raise ParseError("no rows")
     for row in rows:
         if "index" in row and whole(row["index"]) is None:
-            raise ParseError("not a query answer", index=row["index"][:40])
-        if "count" in row and whole(row["count"]) != len(rows):
+            raise ParseError("not a query answer", found=first_line(", ".join(row.values())))
+        if "count" in row and whole(row["count"]) not in (len(rows), len(rows) + len(lost)):
             raise ParseError("incomplete", rows=len(rows), count=row["count"][:40])
     indexes = [row["index"] for row in rows if "index" in row]
     if len(set(indexes)) != len(indexes):
         raise ParseError("inconsistent", reason="a GPU index twice")
-    return Query(fields, tuple(rows))
+    return Query(fields, tuple(rows), lost)
 
 
 def _is_header(line: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from facts.nvidia.driver import Versions, key_values, versions_of
 from facts.nvidia.errors import lost_gpus, refuse_errors
 from facts.nvidia.gpus import Gpu
-from facts.nvidia.values import ParseError, known, plain, whole
+from facts.nvidia.values import ParseError, first_line, known, plain, whole
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def parse_table(text: str) -> Table:
     header = re.search(r"^\| NVIDIA-SMI (\S.*?)\s*\|$", text, re.MULTILINE)
     if header is None:
         refuse_errors(text)
-        raise ParseError("no nvidia-smi table")
+        raise ParseError("no nvidia-smi table", found=first_line(text))
     pairs = re.findall(r"([A-Z][A-Za-z ]+?)\s*:\s+(\S+)", header[1])
     versions = versions_of({key.lower(): value for key, value in pairs})
     body = text[header.end() :]
@@ -120,7 +120,7 @@ def parse_query_text(text: str) -> QueryText:
     attached = whole(header.get("attached gpus"))
     if attached is None or "NVSMI LOG" not in text or "driver version" not in header:
         refuse_errors(text)
-        raise ParseError("no nvidia-smi -q text")
+        raise ParseError("no nvidia-smi -q text", found=first_line(text))
     blocks = re.split(r"^GPU ([0-9A-Fa-f]{8}:\S+)$", text, flags=re.MULTILINE)[1:]
     gpus = tuple(
         _block(bus_id, block) for bus_id, block in zip(blocks[::2], blocks[1::2], strict=True)

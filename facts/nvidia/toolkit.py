@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from facts.nvidia.errors import find_error
-from facts.nvidia.values import ParseError, plain, version_tuple
+from facts.nvidia.values import ParseError, first_line, plain, version_tuple
 
 # First CUDA release whose nvcc and ptxas know an architecture, by its compute capability.
 FIRST_RELEASE = {
@@ -78,7 +78,7 @@ def parse_nvcc(text: str) -> Nvcc | None:
     error = find_error(text)
     if error and error["error"] == "command not found":
         return None
-    raise ParseError("no nvcc version")
+    raise ParseError("no nvcc version", found=first_line(text))
 
 
 def parse_toolkit_listing(text: str, folder: str = "/usr/local") -> ToolkitListing:
@@ -93,7 +93,7 @@ def parse_toolkit_listing(text: str, folder: str = "/usr/local") -> ToolkitListi
         elif kind == "d" and not target:
             real.append(path)
     if not links and not real:
-        raise ParseError("no CUDA folder")
+        raise ParseError("no CUDA folder", found=first_line(text))
     default, seen = f"{folder}/cuda", set()
     while default in links and default not in seen:
         seen.add(default)

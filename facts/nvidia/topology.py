@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from facts.nvidia.errors import refuse_errors
-from facts.nvidia.values import ParseError, known, plain, whole
+from facts.nvidia.values import ParseError, first_line, known, plain, whole
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def parse_topology(text: str) -> Topology:
     header = _HEADER.search(text)
     if header is None:
         refuse_errors(text)
-        raise ParseError("no topology matrix")
+        raise ParseError("no topology matrix", found=first_line(text))
     columns = header[1].split()
     gpu_columns = [name for name in columns if re.fullmatch(r"GPU\d+", name, re.ASCII)]
     nic_columns = columns[len(gpu_columns) :]

@@ -10,14 +10,20 @@ class ParseError(ValueError):
     """Text that can't be read as what it should be.
 
     `error` names what it is ("incomplete", "bad arguments", "no driver communication", ...);
-    `details` are figures that a person wants beside it (rows seen, field refused, versions).
+    `details` are figures that a person wants beside it (rows seen, field refused, versions) and
+    for a known message its meaning and remedy. As text: one line, "error (figures): remedy".
     """
 
     def __init__(self, error: str, **details: Any) -> None:
         self.error = error
         self.details = details
-        shown = ", ".join(f"{key}={value}" for key, value in details.items())
-        super().__init__(f"{error} ({shown})" if shown else error)
+        shown = dict(details)
+        for key in ("meaning", "exit", "stream"):
+            shown.pop(key, None)
+        remedy = shown.pop("remedy", None)
+        figures = [*shown.pop("lost", ()), *(f"{key} {value}" for key, value in shown.items())]
+        line = f"{error} ({', '.join(figures)})" if figures else error
+        super().__init__(f"{line}: {remedy}" if remedy else line)
 
     def to_json(self) -> dict[str, Any]:
         """`{"error": ..., **details}`."""
@@ -31,6 +37,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[\d[0-9;]*m")
 def plain(text: str) -> str:
     """Text without ANSI codes, NUL bytes and carriage returns."""
     return _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+
+
+def first_line(text: str) -> str:
+    """The first line that is not blank, cut to 80 characters: for "found ..." in a message."""
+    return next((line.strip()[:80] for line in text.splitlines() if line.strip()), "nothing")
 
 
 _UNKNOWN = {

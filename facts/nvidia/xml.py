@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from facts.nvidia.driver import Versions, versions_of
 from facts.nvidia.errors import lost_gpus, refuse_errors
 from facts.nvidia.gpus import Gpu, GpuProcess
-from facts.nvidia.values import ParseError, known, number, plain, whole
+from facts.nvidia.values import ParseError, first_line, known, number, plain, whole
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def parse_xml(text: str) -> Log:
     start = text.find("<?xml")
     if start < 0:
         refuse_errors(text)
-        raise ParseError("no XML document")
+        raise ParseError("no XML document", found=first_line(text))
     if "<!ENTITY" in text:
         raise ParseError("XML with entities")
     try:

@@ -83,7 +83,7 @@ def uuid(card: Card, gpu: int) -> str:
     return f"GPU-{card.uuid}-0000-4000-8000-{gpu:012d}"
 
 
-def query_csv(card: Card, gpus: list[int]) -> str:
+def query_csv(card: Card, gpus: list[int], count: int | None = None) -> str:
     """`--query-gpu` with all fields that the fake can be asked for."""
     head = (
         "count, index, name, uuid, pci.bus_id, compute_cap, driver_version, memory.total [MiB], "
@@ -93,7 +93,7 @@ def query_csv(card: Card, gpus: list[int]) -> str:
     )
     fabric = [value if value != "N/A" else "[N/A]" for value in card.fabric]
     rows = [
-        f"{len(gpus)}, {gpu}, {card.name}, {uuid(card, gpu)}, {card.bus_ids[gpu]}, "
+        f"{count or len(gpus)}, {gpu}, {card.name}, {uuid(card, gpu)}, {card.bus_ids[gpu]}, "
         f"{card.compute_cap}, {DRIVER}, {card.memory_mib} MiB, 0 MiB, {card.memory_mib - 640} MiB, "
         f"{card.mig}, {card.ecc}, Enabled, {card.watts}.00 W, 0 %, 30, 5, 16, "
         f"{fabric[0]}, {fabric[1]}"
@@ -233,7 +233,7 @@ def host_files(card: Card, topo: str) -> dict[str, str]:
         "faults/7of8/topo_m.txt": seven(topo),
         "faults/7of8/nvlink_s.txt": nvlink(card, everyone[:7]),
         "faults/7of8/L.txt": listing(card, everyone[:7]),
-        "faults/lost-gpu/query.csv": lost + query_csv(card, some).replace("\n7, ", "\n8, "),
+        "faults/lost-gpu/query.csv": lost + query_csv(card, some, count=8),
         "faults/lost-gpu/q.xml": lost + q_xml(card, some, attached=8),
         "faults/lost-gpu/L.txt": lost + listing(card, some),
         "faults/lost-gpu/topo_m.txt": lost,
