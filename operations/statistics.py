@@ -100,6 +100,8 @@ class ArmSummary:
     round_tokens_s: tuple[float, ...]
     effective_concurrency: float | None
     acceptance: Acceptance | None
+    step_s: float | None
+    """Mean time of a decode step, which is a verify step or, without speculation, a token."""
     ratio: Ratio
     correct: bool | None
     """Correctness gate: passed, failed, or None where it was not judged."""
@@ -259,6 +261,7 @@ def _summarise_arm(
         round_tokens_s=tuple(own),
         effective_concurrency=float(np.mean(concurrency)) if concurrency else None,
         acceptance=acceptance(good),
+        step_s=step_time(good),
         ratio=(
             Ratio(1.0, 1.0, 1.0, len(own), Verdict.BASELINE)
             if is_baseline
@@ -282,6 +285,16 @@ def time_per_output_token(record: Record) -> float | None:
     if record.first_token_s is None or record.completion_tokens < 2:
         return None
     return (record.end_s - record.first_token_s) / (record.completion_tokens - 1)
+
+
+def step_time(records: Iterable[Record]) -> float | None:
+    """Mean seconds of a decode step over all requests, from the first token on; None without any."""
+    seconds, steps = 0.0, 0
+    for record in records:
+        if record.first_token_s is not None:
+            seconds += record.end_s - record.first_token_s
+            steps += record.verify_steps or max(record.completion_tokens - 1, 0)
+    return seconds / steps if steps else None
 
 
 def chunk_gaps(record: Record) -> list[tuple[float, int]]:

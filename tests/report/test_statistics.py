@@ -166,6 +166,12 @@ def test_latencies_come_out_as_made():
     assert row.total_tokens_s == pytest.approx(100.0)
 
 
+def test_a_decode_step_is_a_token_without_speculation_and_a_verify_step_with_it():
+    comparison = only(made_result(arms(ar=[100.0] * 3, ddtree_32=[100.0] * 3)))
+    assert comparison.arm("ar").step_s == pytest.approx(0.11 / 15)
+    assert comparison.arm("ddtree-32").step_s == pytest.approx(0.11 / 8)
+
+
 def test_inter_token_gap_shares_a_chunks_wait_among_its_tokens():
     row = only(made_result(arms(ddtree_32=[100.0] * 3))).arm("ddtree-32")
     pace = (0.16 - 0.05) / 7
