@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from . import files, processes
-from .errors import HostkitError
+from .errors import HostkitError, StartError
 from .launch import Launch
 
 PACKAGES = str(Path(__file__).resolve().parent.parent)
@@ -104,7 +104,7 @@ class Engine:
         answer = json.loads(await reader.readline() or b'{"error": "the guard died"}')
         if "error" in answer:
             await self._guard.wait()
-            raise HostkitError(
+            raise StartError(
                 f"the engine of arm {self.launch.arm} can't be started: {answer['error']}; "
                 "expected an executable command in argv and an existing cwd"
             )

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, data: Any, indent: int | None = 1) -> None:
-    """Replaces `path` atomically; a reader sees the old document or the new one, never a part."""
+def write_json(path: Path, data: Any, indent: int | None = 1, durable: bool = False) -> None:
+    """Replaces `path` atomically; a reader sees the old document or the new one, never a part.
+
+    `durable` waits until the bytes are on the disk: for results, not for a status.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("w") as file:
         json.dump(data, file, indent=indent)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     beside.replace(path)
 
 

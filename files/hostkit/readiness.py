@@ -17,6 +17,7 @@ from .launch import Launch
 
 PROBE_TIMEOUT_S = 10.0
 POLL_S = 0.5
+DYING_S = 2.0
 QUIET_S = 120.0  # the service manager's patience is extended while the log grew this recently
 FIRST_TEXT = "Question: What is the capital of France?\nAnswer:"
 
@@ -59,6 +60,8 @@ async def wait_ready(
     try:
         limit = max(0.0, deadline - time.monotonic())
         await asyncio.wait({ended, serving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done() and serving.exception():  # perhaps because the engine is just dying
+            await asyncio.wait({ended}, timeout=DYING_S)
         if ended.done():
             raise _died(engine, ended.result())
         if serving.done():

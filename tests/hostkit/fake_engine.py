@@ -28,6 +28,7 @@ parser.add_argument("--die", type=int, help="exit code, at start")
 parser.add_argument("--die-by-kill", action="store_true")
 parser.add_argument("--die-after", type=float, help="seconds of serving")
 parser.add_argument("--die-once", type=Path, help="die after serving only while FILE is absent")
+parser.add_argument("--die-at-request", type=int, help="number of the last generation")
 parser.add_argument("--hang", action="store_true", help="never serve, no output")
 parser.add_argument("--no-counters", action="store_true")
 parser.add_argument("--no-budget", action="store_true", help="refuse /set_internal_state")
@@ -114,6 +115,9 @@ class Handler(BaseHTTPRequestHandler):
                 number = state["requests"]
                 state["running"] += 1
                 state["peak"] = max(state["peak"], state["running"])
+            if number == args.die_at_request:
+                print("RuntimeError: told to die", flush=True)
+                os._exit(3)
             try:
                 if args.fail_every and number % args.fail_every == 0:
                     return self.reply(500, {"error": "told to fail"})
@@ -148,6 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             meta = self.meta(prompt, count, -(-count // size), True)
             if body.get("return_logprob"):
                 best = ids[0]
+                meta["input_token_logprobs"] = [[None, token_id, None] for token_id in prompt]
                 meta["output_top_logprobs"] = [
                     [[-0.1, best, None], [-0.1 - args.gap, best ^ 1, None]]
                 ]
