@@ -32,7 +32,10 @@ def fetch_wheel(job: Job, status: Status) -> tuple[int, int]:
     found = check_record(part)
     shutil.rmtree(job.directory, ignore_errors=True)
     part.rename(job.directory)
-    os.sync()
+    for path in job.directory.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
     return found
 
 
