@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,14 +15,15 @@ from operations.report import write_report
 from operations.results import ResultError, read_result
 from operations.run import Run
 
-_runs: list[Run] = []
+_results: list[Path] = []  # of the hosts of this run, in the order of their plans
 
 
 def announce(run: Run) -> None:
     """Shows this host's result once pyinfra has printed its own last line."""
-    if not _runs:
+    if not _results:
         atexit.register(_end)
-    _runs.append(run)
+    if "bench" in run.phases:
+        _results.append(run.result)
 
 
 def _end() -> None:
@@ -29,17 +31,17 @@ def _end() -> None:
     if "--dry" in sys.argv:
         return
     console = Console(stderr="--json" in sys.argv)
-    for run in _runs:
-        if "bench" in run.phases and run.result.exists():
-            _guarded(console, lambda run=run: _show(console, run))  # type: ignore[misc]
+    for path in _results:
+        if path.exists():
+            _guarded(console, partial(_show, console, path))
 
 
-def _show(console: Console, run: Run) -> None:
-    result = read_result(run.result)
+def _show(console: Console, path: Path) -> None:
+    result = read_result(path)
     console.print(report_table.render(result))
-    page = run.result.parent / "report.html"
+    page = path.with_name("report.html")
     write_report([result], page)
-    console.print(f"JSON    {_short(run.result)}", highlight=False, soft_wrap=True)
+    console.print(f"JSON    {_short(path)}", highlight=False, soft_wrap=True)
     console.print(f"report  {_short(page)}", highlight=False, soft_wrap=True)
 
 

@@ -6,40 +6,51 @@ import shlex
 from collections.abc import Generator
 from typing import Any
 
+from pyinfra.api.command import FunctionCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from facts.machine import MachineFacts
 from facts.stack import Installed
-from operations import job, show
-from operations.artifacts import lock_path
+from operations import job, show, stack_copy, toolkit
+from operations.artifacts import FILES, lock_path
 from operations.layout import STAMP, Layout
 from operations.run import Run
 from operations.tools_paths import UV_ENVIRONMENT, python_for, uv_path, venv_script
-
-CUDA = "13.0"  # what torch 2.11.0+cu130 is built for
-BUILD_PACKAGES = ("gcc", "ninja-build", "patch")  # Triton and FlashInfer compile at run time
 
 
 @operation()
 def install(run: Run) -> Generator[Any, None, None]:
     """Makes the engine's venv and proves its pins; yields nothing when it is there.
 
-    With `stack: system` it is a venv over a Python of the host, whose packages stay as they are.
+    With `stack: system` it is a venv over a Python of the host, whose packages stay as they are;
+    with `stack: copy` it comes from another host of the inventory.
     """
     plan, layout, machine, system = run.plan, run.layout, run.machine, run.system_python
     state = host.get_fact(Installed, prefix=layout.prefix, folders=[layout.venv])
     if layout.venv in state.complete:
         return
-    uv = uv_path(layout, machine)
     if system is not None:
         show.note(f"Will create the venv {layout.venv} over the packages of {system}")
         yield from job.commands(layout.run, "stack", system_script(system, layout), "engine venv")
         return
-    lock = f"{layout.sources}/{lock_path(plan.lock).relative_to(lock_path('tools').parents[1])}"
-    python = python_for(machine) if plan.engine == "reference" else _exact(machine, plan.python)
+    lock = f"{layout.sources}/{lock_path(plan.lock).relative_to(FILES)}"
     show.note(f"Will create the engine venv {layout.venv} from {lock}")
-    script = venv_script(uv, layout.venv, python, lock, run.source)
+    packages = toolkit.missing(plan, machine)
+    if plan.engine == "sglang" and machine.has_apt and machine.uid == 0:
+        names = " ".join((*packages, *toolkit.BUILD))
+        show.note(f"Will install with apt what is missing of: {names}")
+        python = _exact(machine, plan.python)
+        script = toolkit.build_script(packages, headers=python.startswith("/usr/bin/"))
+        yield from job.commands(layout.run, "packages", script, "build packages")
+    if run.wanted.stack == "copy":
+        yield FunctionCommand(stack_copy.copy, (run.wanted.stack_from, layout, machine), {})
+        yield from job.commands(
+            layout.run, "stack", "set -e; " + proof(layout, lock, plan.engine), "engine venv"
+        )
+        return
+    python = python_for(machine) if plan.engine == "reference" else _exact(machine, plan.python)
+    script = venv_script(uv_path(layout, machine), layout.venv, python, lock, run.source)
     yield from job.commands(
         layout.run, "stack", with_proof(script, layout, lock, plan.engine), "engine venv"
     )
@@ -47,10 +58,18 @@ def install(run: Run) -> Generator[Any, None, None]:
 
 def with_proof(script: str, layout: Layout, lock: str, engine: str) -> str:
     """Proves the pins before the stamp is written, so that a wrong venv is never taken for done."""
-    cuda = f" --cuda {CUDA}" if engine == "sglang" else ""
-    proof = f"{layout.venv}/bin/python {layout.sources}/hostkit/pins.py {lock}{cuda}; "
-    head, stamp, tail = script.rpartition("sha256sum ")
-    return head + proof + stamp + tail
+    head, _, _ = script.rpartition("sha256sum ")
+    return head + proof(layout, lock, engine)
+
+
+def proof(layout: Layout, lock: str, engine: str) -> str:
+    """Compares what is installed with the lock, then writes the stamp."""
+    cuda = f" --cuda {toolkit.RELEASE}" if engine == "sglang" else ""
+    stamp = f"{layout.venv}/{STAMP}"
+    return (
+        f"{layout.venv}/bin/python {layout.sources}/hostkit/pins.py {lock}{cuda}; "
+        f"sha256sum {lock} >{stamp}.new; mv {stamp}.new {stamp}"
+    )
 
 
 def system_script(python: str, layout: Layout) -> str:

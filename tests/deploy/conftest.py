@@ -1,0 +1,80 @@
+"""A real deploy to this machine, in a folder and on a port of the test's own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """Runs `pyinfra inventories/local.py deploy.py` with settings of the test's own."""
+
+    prefix: Path
+    port: int
+
+    def run(self, *words: str, cwd: Path = ROOT, inventory: str = "inventories/local.py", **wanted):
+        """The finished process; `wanted` is laid over the inventory's data."""
+        settings = {
+            "prefix": str(self.prefix),
+            "port": self.port,
+            "budgets": [8, 16],
+            "bench": {"prompts_per_cell": 1, "max_new_tokens": 8, "repeats": 1},
+            **wanted,
+        }
+        root = "" if cwd == ROOT else f"{ROOT}/"
+        return subprocess.run(
+            [
+                *PYINFRA,
+                f"{root}{inventory}",
+                f"{root}deploy.py",
+                "--data",
+                f"set={json.dumps(settings)}",
+                *words,
+            ],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def plan(self, *words: str, **wanted) -> dict[str, list[str]]:
+        """Operations of a dry run with the hosts that they would change."""
+        done = self.run("--dry", "--json", *words, **wanted)
+        assert done.returncode == 0, done.stderr
+        return {op["name"]: op["hosts_with_change"] for op in json.loads(done.stdout)["plan"]}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def deploy(tmp_path_factory):
+    """A deploy whose service is stopped, and whose results are removed, at the end."""
+    found = Deploy(tmp_path_factory.mktemp("host") / "ddtree", free_port())
+    before = set((ROOT / "results/LOCAL").glob("*"))
+    yield found
+    pid = found.prefix / "run/supervisord.pid"
+    if pid.exists():
+        daemon = int(pid.read_text())
+        os.kill(daemon, signal.SIGTERM)
+        for _ in range(300):
+            if not Path(f"/proc/{daemon}").exists():
+                break
+            signal.sigtimedwait([], 0.1)
+    for folder in set((ROOT / "results/LOCAL").glob("*")) - before:
+        shutil.rmtree(folder)

@@ -1,0 +1,143 @@
+"""The main job on this machine, end to end: nothing, a deploy, a settled host, a change, back."""
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FINE = {"tools", "models", "stack", "units", "serve", "bench"}
+
+
+@pytest.fixture(scope="module")
+def deployed(deploy):
+    """The first real run; its process is what the tests below read."""
+    done = deploy.run("-y")
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
+    return done
+
+
+def stored(run) -> dict:
+    """The result that the run's last lines name."""
+    place = next(line.split()[1] for line in run.stdout.splitlines() if line.startswith("JSON"))
+    return json.loads((ROOT / place).read_text())
+
+
+def test_a_dry_run_on_a_bare_host_shows_every_file_and_touches_nothing(deploy):
+    done = deploy.run("--dry", "--diff")
+    assert done.returncode == 0, done.stderr
+    for name in ("plan.json", "launch.json", "service.env", "ddtree.conf", "hostkit/supervise.py"):
+        assert f"/{name}" in done.stderr
+    assert '+  "arm": "ddtree-16",' in done.stderr
+    assert not deploy.prefix.exists()
+
+
+def test_the_run_ends_with_a_table_and_the_places_of_its_files(deployed):
+    for word in ("ar", "dflash", "ddtree-8", "ddtree-16", "JSON", "report"):
+        assert word in deployed.stdout
+    place = next(
+        line.split()[1] for line in deployed.stdout.splitlines() if line.startswith("JSON")
+    )
+    result = json.loads((ROOT / place).read_text())
+    assert result["complete"] is True
+    assert {arm["name"] for arm in result["arms"]} == {"ar", "dflash", "ddtree-8", "ddtree-16"}
+
+
+def test_the_trees_emit_the_same_tokens_as_autoregressive_decoding(deployed):
+    place = next(
+        line.split()[1] for line in deployed.stdout.splitlines() if line.startswith("JSON")
+    )
+    verdicts = json.loads((ROOT / place).read_text())["correctness"]
+    assert verdicts
+    assert all(v["passed"] and v["different"] == 0 for v in verdicts)
+
+
+def test_the_service_answers_after_the_benchmark(deploy, deployed):
+    body = {"text": "Hello", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{deploy.port}/generate",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.load(answer)["meta_info"]["completion_tokens"] == 4
+
+
+def test_a_settled_host_plans_to_zero(deploy, deployed):
+    plan = deploy.plan()
+    assert {name.split(":")[0] for name in plan} == FINE
+    assert all(hosts == [] for hosts in plan.values())
+
+
+def test_a_second_run_changes_nothing_and_does_not_measure_again(deploy, deployed):
+    result = deploy.prefix / "results"
+    before = {p: p.stat().st_mtime_ns for p in result.iterdir()}
+    done = deploy.run("-y", "--json")
+    assert done.returncode == 0, done.stderr
+    totals = json.loads(done.stdout)["results"]
+    assert all(op["totals"].get("success", 0) == 0 for op in totals["operations"]), totals
+    assert {p: p.stat().st_mtime_ns for p in result.iterdir()} == before
+
+
+def test_the_diff_of_one_changed_setting_shows_that_setting_alone(deploy, deployed):
+    done = deploy.run("--dry", "--diff", "--data", "only=units", arm="ddtree-8")
+    lines = [line.split("]", 1)[-1].strip() for line in done.stderr.splitlines()]
+    added = {line for line in lines if line.startswith('+  "arm"')}
+    assert added == {'+  "arm": "ddtree-8",'}
+    assert '-  "arm": "ddtree-16",' in lines
+
+
+def test_a_roll_back_serves_the_release_before(deploy, deployed):
+    first = (deploy.prefix / "current").readlink()
+    parts = ("--data", 'only=["units","serve"]')
+    assert deploy.run("-y", *parts, arm="dflash").returncode == 0
+    assert (deploy.prefix / "current").readlink() != first
+    assert deploy.run("-y", "--data", "rollback=previous").returncode == 0
+    assert (deploy.prefix / "current").readlink() == first
+    status = json.loads((deploy.prefix / "run/status.json").read_text())
+    assert (status["state"], status["arm"]) == ("ready", "ddtree-16")
+
+
+def test_another_folder_works_too(deploy, deployed, tmp_path):
+    done = deploy.run("--dry", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert all(op["hosts_with_change"] == [] for op in json.loads(done.stdout)["plan"])
+
+
+def test_a_port_of_somebody_else_stops_the_run_before_anything_changes(deploy, tmp_path):
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        done = deploy.run("-y", port=port, prefix=str(tmp_path / "other"))
+    assert done.returncode == 1
+    assert f"{port}" in done.stderr
+    assert "port" in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "message"),
+    [
+        (["--data", "only=srve"], {}, "did you mean 'serve'?"),
+        (["--data", "bench=fast"], {}, "--data bench: expected auto or quick or full or force"),
+        (["--data", "verify=yes"], {}, "--data verify: expected full, found"),
+        ([], {"prot": 1}, "unknown key; did you mean 'port'?"),
+        ([], {"budgets": "16"}, "wanted.budgets: expected"),
+        ([], {"target": "ftp:x"}, "unknown kind"),
+        ([], {"target": "path:/no/such/model"}, "/no/such/model"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_1(deploy, tmp_path, words, wanted, message):
+    done = deploy.run("-y", *words, **{"prefix": str(tmp_path / "new"), **wanted})
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistyped_inventory_is_one_line_and_exit_code_1(deploy):
+    done = deploy.run("-y", inventory="inventories/lokal.py")
+    assert done.returncode == 1
+    assert "found no file 'inventories/lokal.py'" in done.stderr
