@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from operations.report_llmd import write_llmd
 from operations.report_table import print_table
 from operations.report_view import page
 from operations.results import BenchResult, ResultError, read_result
@@ -58,10 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_table(result)
     print(f"report: {given.out}")
     if given.llmd:
-        from operations.report_llmd import write_llmd
-
-        write_llmd(results, given.llmd)
-        print(f"llm-d benchmark report: {given.llmd}")
+        files = write_llmd(results, given.llmd)
+        print("llm-d benchmark report:", *files, sep="\n  ")
     return 0
 
 

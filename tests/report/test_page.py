@@ -1,5 +1,6 @@
 """What the report page says, without a browser."""
 
+import functools
 import json
 import re
 
@@ -18,7 +19,12 @@ RATES = {
 
 
 def rendered(*documents):
-    return render_report([parse_result(document) for document in documents])
+    return rendered_once(json.dumps(documents))
+
+
+@functools.cache
+def rendered_once(text):
+    return render_report([parse_result(document) for document in json.loads(text)])
 
 
 def text_of(page):
@@ -28,7 +34,8 @@ def text_of(page):
 
 
 def test_same_result_gives_the_same_bytes():
-    assert rendered(made_result(RATES)) == rendered(made_result(RATES))
+    again = render_report([parse_result(made_result(RATES))])
+    assert again == rendered(made_result(RATES))
 
 
 def test_page_of_two_groups_stays_under_a_megabyte():
