@@ -215,7 +215,8 @@ def _topology(
 def _nvlink(sections: Sections, exits: dict[str, int | None]) -> NvlinkStatus | None:
     """None where the answer can't be read; a GPU without NVLink is listed with no links."""
     try:
-        return parse_nvlink(_answer("nvlink", sections, exits))
+        text = _answer("nvlink", sections, exits)
+        return parse_nvlink(text) if text.strip() or exits["nvlink"] else NvlinkStatus()
     except ParseError:
         return None
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from facts.nvidia.errors import refuse_errors
-from facts.nvidia.values import ParseError, first_line, known, plain, version
+from facts.nvidia.values import ParseError, first_line, known, plain, version, whole_lines
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def key_values(text: str) -> dict[str, str]:
 def parse_versions(text: str) -> Versions:
     """Read `nvidia-smi --version`."""
     refuse_errors(text)
-    found = versions_of(key_values(_whole_lines(text)))
+    found = versions_of(key_values(whole_lines(text)))
     if found.smi is None and found.driver is None:
         raise ParseError("no nvidia-smi version", found=first_line(text))
     return found
@@ -79,7 +79,7 @@ def parse_module(text: str) -> DriverModule:
     text = plain(text)
     if nvrm := _NVRM.search(text):
         return DriverModule(nvrm[2], "open" if nvrm[1] else "proprietary")
-    pairs = key_values(_whole_lines(text))
+    pairs = key_values(whole_lines(text))
     found = version(pairs.get("version"))
     if found is None:
         refuse_errors(text)
@@ -101,8 +101,3 @@ def parse_fabric_manager(text: str) -> str:
         refuse_errors(text)
         raise ParseError("no fabric manager version", found=first_line(text))
     return found[1]
-
-
-def _whole_lines(text: str) -> str:
-    """The text without a last line that has no newline: it may be cut inside a version."""
-    return plain(text)[: plain(text).rfind("\n") + 1]

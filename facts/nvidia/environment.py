@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from facts.nvidia.driver import key_values
-from facts.nvidia.values import ParseError, known, plain, version
+from facts.nvidia.values import ParseError, known, version, whole_lines
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ _PACKAGE = re.compile(r"^([A-Za-z][\w.-]*): (\d\S*)$", re.MULTILINE | re.ASCII)
 
 def parse_environment(text: str) -> Environment:
     """Read the report; ParseError if it lists no GPU."""
-    text = plain(text)
+    text = whole_lines(text)
     listed = _GPU.findall(text)
     if not listed:
         raise ParseError("no environment report")

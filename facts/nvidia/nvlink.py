@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from facts.nvidia.errors import refuse_errors
 from facts.nvidia.values import ParseError, first_line, plain
@@ -44,47 +44,66 @@ _GPU = re.compile(r"GPU (\d+): (.+?)(?: \(UUID: (\S+)\))?$", re.ASCII)
 _LINK = re.compile(r"Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|(<inactive>))$", re.ASCII | re.IGNORECASE)
 _CAPABILITY = re.compile(r"Link \d+, \S.*: \S+$", re.ASCII)
 _REASONS = (
-    ("MIG mode", re.compile(r"not supported for devices in MIG mode", re.IGNORECASE), None),
-    ("all links inActive", re.compile(r"all links are inactive", re.IGNORECASE), ()),
-    ("no NVLink", re.compile(r"not supported", re.IGNORECASE), ()),
+    ("MIG mode", re.compile(r"not supported for devices in MIG mode$", re.IGNORECASE), None),
+    ("all links inActive", re.compile(r"all links are inactive$", re.IGNORECASE), ()),
 )
+# Links that a card has by NVIDIA's data sheets, where the name leaves no doubt; inactive ones are
+# listed, so fewer lines than these mean a cut text.
+_LINKS = (("V100-SXM", 6), ("A100-SXM", 12), ("H100 80GB HBM3", 18), ("B200", 18), ("B300", 18))
 
 
 def parse_nvlink(text: str) -> NvlinkStatus:
     """Read `nvidia-smi nvlink -s`; lines of `nvlink -c` in the same paste are passed over.
 
-    Links of a GPU count from 0 without a gap, and the last line must be whole, else the text is
-    cut: ParseError("incomplete"). That GPUs are missing at the end can't be seen here; compare
-    with the GPU count. Empty text is an empty status: hosts without NVLink print nothing.
+    Links of a GPU count from 0 without a gap, GPUs of one name have as many (inactive ones are
+    listed, too), and the last line must be whole, else the text is cut: ParseError("incomplete").
+    That GPUs are missing at the end can't be seen here; compare with the GPU count.
     """
     text = plain(text)
-    if text and not text.endswith("\n") and not _ends_whole(text):
+    if not text.strip():
+        raise ParseError("not an NVLink status", found="nothing")
+    if not text.endswith("\n") and not _ends_whole(text):
         raise ParseError("incomplete", reason="the last line is cut")
-    gpus: dict[int, NvlinkGpu] = {}
-    current: int | None = None
-    speeds: dict[int, list[float | None]] = {}
-    for line in filter(None, map(str.strip, text.splitlines())):
-        if header := _GPU.match(line):
-            current = int(header[1])
-            gpus.setdefault(current, NvlinkGpu(current, header[2], links=None))
-        elif current is not None and (link := _LINK.match(line)):
-            links = speeds.setdefault(current, [])
-            if int(link[1]) != len(links):
-                raise ParseError("incomplete", gpu=current, expected_link=len(links))
-            links.append(float(link[2]) if link[2] else None)
-        elif current is not None and (found := _reason(line)):
-            gpus[current] = NvlinkGpu(current, gpus[current].name, found[1], found[0])
-        elif not _CAPABILITY.match(line):
-            refuse_errors(line)
-            raise ParseError("not an NVLink status", found=first_line(line))
+    gpus = _read(text)
     if list(gpus) != sorted(gpus):
         raise ParseError("inconsistent", reason="GPUs out of order")
-    for index, links in speeds.items():
-        gpus[index] = NvlinkGpu(index, gpus[index].name, tuple(links))
+    counts: dict[str | None, int] = {}
     for gpu in gpus.values():
         if gpu.links is None and gpu.reason is None:
             raise ParseError("incomplete", gpu=gpu.index, reason="no link and no reason")
+        count = len(gpu.links or ())
+        if count and (counts.setdefault(gpu.name, count) != count or count < _least(gpu.name)):
+            raise ParseError("incomplete", gpu=gpu.index, links=count)
     return NvlinkStatus(tuple(gpus.values()))
+
+
+def _read(text: str) -> dict[int, NvlinkGpu]:
+    """The GPUs of the text by index, as far as their lines go."""
+    gpus: dict[int, NvlinkGpu] = {}
+    current: NvlinkGpu | None = None
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if header := _GPU.match(line):
+            current = gpus.setdefault(int(header[1]), NvlinkGpu(int(header[1]), header[2], None))
+        elif current and (link := _LINK.match(line)):
+            links = current.links or ()
+            if int(link[1]) != len(links):
+                raise ParseError("incomplete", gpu=current.index, expected_link=len(links))
+            speed = float(link[2]) if link[2] else None
+            current = replace(current, links=(*links, speed))
+        elif current and (found := _reason(line)):
+            current = replace(current, reason=found[0], links=found[1])
+        elif not _CAPABILITY.match(line):
+            refuse_errors(line)
+            raise ParseError("not an NVLink status", found=first_line(line))
+        if current:
+            gpus[current.index] = current
+    return gpus
+
+
+def _least(name: str | None) -> int:
+    """The links that a card of this name must list; 1 if we don't know."""
+    found = (links for part, links in _LINKS if part in (name or ""))
+    return 18 if name == "NVIDIA H200" else next(found, 1)
 
 
 def _reason(line: str) -> tuple[str, tuple[()] | None] | None:

@@ -37,7 +37,11 @@ _SECOND = re.compile(
     re.ASCII,
 )
 _THIRD = re.compile(r"\|\s+\|\s+\|\s*(Enabled\*?|Disabled\*?|N/A|ERR!)\s+\|", re.ASCII)
-_MIG = re.compile(r"\|\s+\d+\s+\d+\s+\d+\s+\d+\s+\|\s+\d+MiB\s*/\s*(\d+)MiB\s", re.ASCII)
+_MIG = re.compile(
+    r"^\|\s+\d+\s+\d+\s+\d+\s+\d+\s+\|\s+\d+MiB\s*/\s*(\d+)MiB\s", re.ASCII | re.MULTILINE
+)
+
+_MIG_BAR1 = re.compile(r"^\|\s+\|\s+\d+MiB\s*/\s*\d+MiB\s+\|.*\|$", re.ASCII | re.MULTILINE)
 
 
 def parse_table(text: str) -> Table:
@@ -56,13 +60,16 @@ def parse_table(text: str) -> Table:
     end = re.search(r"^\|\s+(?:MIG devices|Processes):", body, re.MULTILINE)
     gpus, names = _rows(body[: end.start()] if end else body)
     lost = tuple(lost_gpus(text[: header.start()]))
-    indexes = [gpu.index for gpu in gpus]
-    gaps = (max(indexes, default=-1) + 1 or 0) - len(indexes)  # type: ignore[operator,type-var]
+    mig = _MIG.findall(body)
+    if len(_MIG_BAR1.findall(body)) != len(mig):
+        raise ParseError("incomplete", mig_rows=len(mig))
+    indexes = [gpu.index for gpu in gpus if gpu.index is not None]
+    gaps = max(indexes, default=-1) + 1 - len(indexes)
     return Table(
         versions=versions,
         gpus=tuple(gpus),
         names=tuple(names),
-        mig_memory_mib=tuple(int(total) for total in _MIG.findall(body)),
+        mig_memory_mib=tuple(int(total) for total in mig),
         lost=lost,
         complete=end is not None and gaps <= len(lost),
     )

@@ -39,6 +39,12 @@ def plain(text: str) -> str:
     return _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
 
 
+def whole_lines(text: str) -> str:
+    """Plain text without a last line that has no newline: it may be cut inside a value."""
+    bare = plain(text)
+    return bare[: bare.rfind("\n") + 1]
+
+
 def first_line(text: str) -> str:
     """The first line that is not blank, cut to 80 characters: for "found ..." in a message."""
     return next((line.strip()[:80] for line in text.splitlines() if line.strip()), "nothing")
