@@ -45,9 +45,13 @@ class ModelState:
 
 @dataclass(frozen=True)
 class ModelsState:
-    """All models asked for, and what the mount of PREFIX/models has left (None: unknown)."""
+    """All models asked for; what else lies there; what the mount has left (None: unknown).
+
+    `folders` are all revision folders under PREFIX/models, as `NAME/REVISION`.
+    """
 
     models: tuple[ModelState, ...] = ()
+    folders: tuple[str, ...] = ()
     free_bytes: int | None = None
     free_inodes: int | None = None
 
@@ -65,6 +69,11 @@ class Revision:
     revision: str
     size_bytes: int
     stamped: bool
+
+    @property
+    def folder(self) -> str:
+        """`NAME/REVISION` under PREFIX/models."""
+        return f"{self.name}/{self.revision}"
 
 
 def probe(key: str, directory: str, stamp: str | None, status: str | None) -> str:
@@ -92,22 +101,34 @@ def room(directory: str) -> str:
     )
 
 
+def folders(directory: str) -> str:
+    """Shell that prints the revision folders under PREFIX/models."""
+    return (
+        f"for d in {shlex.quote(directory)}/*/*/; do "
+        'if test -d "$d"; then printf \'folder\\t%s\\n\' "$d"; fi; done'
+    )
+
+
 def parse(output: Iterable[str]) -> ModelsState:
     """Read what `probe` and `room` printed. An unreadable document counts as absent."""
     models: list[dict[str, str]] = []
     host: dict[str, str] = {}
+    found: list[str] = []
     for line in output:
         name, tab, value = line.partition("\t")
         if not tab:
             continue
         if name == "model":
             models.append({"key": value})
+        elif name == "folder":
+            found.append("/".join(value.rstrip("/").split("/")[-2:]))
         elif name in ("free", "inodes"):
             host[name] = value
         elif models:
             models[-1][name] = value
     return ModelsState(
-        models=tuple(_model(found) for found in models),
+        models=tuple(_model(lines) for lines in models),
+        folders=tuple(sorted(found)),
         free_bytes=_times(host.get("free"), 1024),
         free_inodes=_times(host.get("inodes"), 1),
     )
@@ -181,7 +202,8 @@ class Models(FactBase[ModelsState]):
     def command(
         self, models_dir: str, wanted: Sequence[tuple[str, str, str | None, str | None]]
     ) -> str:
-        return "; ".join([*(probe(*model) for model in wanted), room(models_dir)])
+        parts = [*(probe(*model) for model in wanted), folders(models_dir), room(models_dir)]
+        return "; ".join(parts)
 
     def process(self, output: list[str]) -> ModelsState:
         return parse(output)

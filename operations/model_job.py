@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from facts.models import ModelState, Revision
+from facts.models import ModelState
 from operations import job as detached
 from operations.model_source import Kind, ModelSource
 
@@ -121,8 +121,8 @@ def duration(seconds: float) -> str:
 
 
 def unused(
-    found: tuple[Revision, ...], kept: tuple[ModelSource, ...], prefix: PurePosixPath
-) -> tuple[Revision, ...]:
-    """Revisions whose folder no source of the plan names."""
+    found: Iterable[str], kept: tuple[ModelSource, ...], prefix: PurePosixPath
+) -> tuple[str, ...]:
+    """Folders (`NAME/REVISION` under PREFIX/models) that no source of the plan names."""
     folders = {source.directory(prefix) for source in kept}
-    return tuple(r for r in found if prefix / "models" / r.name / r.revision not in folders)
+    return tuple(folder for folder in found if prefix / "models" / folder not in folders)

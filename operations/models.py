@@ -41,8 +41,8 @@ POLL_S = 3.0
 REPEAT_S = 30.0  # an unchanged line is shown again after so long
 GONE_POLLS = 3  # so often in a row a job must be missing before it counts as ended
 
-# Hosts whose models were all stamped when this run looked: `wait` need not look again.
-_settled: set[tuple[str, tuple[str, ...]]] = set()
+# What this run found on a host whose models were all stamped: later phases need not look again.
+_settled: dict[tuple[str, tuple[str, ...]], ModelsState] = {}
 
 
 def sources_of(plan: Any) -> tuple[ModelSource, ...]:
@@ -101,7 +101,7 @@ def _ask(sources: tuple[ModelSource, ...], prefix: PurePosixPath) -> ModelsState
     wanted = [_question(source, prefix) for source in sources]
     found: ModelsState = host.get_fact(Models, models_dir=str(prefix / "models"), wanted=wanted)
     if all(found.of(source.key).settled for source in sources):
-        _settled.add(_memo(sources))
+        _settled[_memo(sources)] = found
     return found
 
 
@@ -216,12 +216,16 @@ def _fail(host: Any, message: str) -> bool:
 def prune(plan: Any, remove: bool = False) -> Generator[Any, None, None]:
     """List revisions under PREFIX/models that the plan does not use; with `remove`, delete them."""
     prefix = PurePosixPath(plan.prefix)
-    found = host.get_fact(Revisions, models_dir=str(prefix / "models"))
-    for revision in unused(found, sources_of(plan), prefix):
-        what = f"{revision.name} at {revision.revision[:12]}, {size(revision.size_bytes)}"
+    wanted = sources_of(plan)
+    seen = _settled.get(_memo(wanted)) or _ask(wanted, prefix)
+    if not unused(seen.folders, wanted, prefix):
+        return
+    found = {r.folder: r for r in host.get_fact(Revisions, models_dir=str(prefix / "models"))}
+    for revision in unused(found, wanted, prefix):
+        what = f"{revision}, {size(found[revision].size_bytes)}"
         if not remove:
             host.log(f"old revision kept: {what}; --data prune=models removes it")
             continue
         host.log(f"old revision to remove: {what}")
-        folder = shlex.quote(str(prefix / "models" / revision.name / revision.revision))
+        folder = shlex.quote(str(prefix / "models" / revision))
         yield StringCommand(f"rm -f {folder}.stamp.json {folder}.manifest.json && rm -rf {folder}")

@@ -48,6 +48,15 @@ class Fetch:
     def stamped(self) -> bool:
         return Path(self.job["stamp"]).exists()
 
+    def list(self, hub: HubEmulator) -> None:
+        """Leave the list of files as an earlier try does, to spare an import of huggingface_hub."""
+        listed = [
+            {"path": f.path, "size": f.size, "sha256": f.sha256, "blob": f.blob, "xet": f.xet}
+            for f in hub.files.values()
+        ]
+        self.listing.parent.mkdir(parents=True, exist_ok=True)
+        self.listing.write_text(json.dumps(listed))
+
     def start(self, *words: str, **changes: Any) -> "subprocess.Popen[str]":
         """Start the fetcher with changes of the job; output goes to `log`."""
         self.job.update(changes)
@@ -108,13 +117,7 @@ def fetch(hub: HubEmulator, tmp_path: Path) -> Fetch:
         "read_timeout_s": 60.0,
     }
     fetch = Fetch(tmp_path, job, environment)
-    # as after an earlier try, so that not every test pays for an import of huggingface_hub
-    listed = [
-        {"path": f.path, "size": f.size, "sha256": f.sha256, "blob": f.blob, "xet": f.xet}
-        for f in hub.files.values()
-    ]
-    fetch.listing.parent.mkdir(parents=True)
-    fetch.listing.write_text(json.dumps(listed))
+    fetch.list(hub)
     return fetch
 
 

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -102,6 +102,17 @@ class HubEmulator:
         self.signature += 1
 
     signature = 1
+
+    def store_in_xet(self, folder: Path) -> None:
+        """Put the LFS files into a Xet store on disk, with hf_xet itself, and say so in the API."""
+        import hf_xet
+
+        self.cas_url = f"local://{folder}"
+        for file in [f for f in self.files.values() if f.sha256]:
+            commit = hf_xet.XetSession().new_upload_commit(endpoint=self.cas_url)
+            commit.start_upload_file(str(file.disk))
+            (upload,) = commit.wait_to_finish().uploads.values()
+            self.files[file.path] = replace(file, xet=upload.xet_info.hash)
 
     def take(self, kind: str, path: str) -> Fault | None:
         """The first fault of a kind that matches; it counts as used."""
