@@ -103,6 +103,20 @@ class Context:
         return self.sglang and self.plan.gpus > 1
 
     @property
+    def follows(self) -> str | None:
+        """The check whose failure explains what else can't be read; None if nothing is amiss."""
+        if self.machine.gpus_lost:
+            return "gpu.lost"
+        return None if self.machine.gpus else "gpu.driver"
+
+    @property
+    def counts_differ(self) -> bool:
+        """The host shows another number of GPUs than its group claims."""
+        claim = self.wanted.gpus
+        allowed = [claim] if isinstance(claim, int) else claim
+        return allowed is not None and len(self.machine.gpus) not in allowed
+
+    @property
     def compute_cap(self) -> str | None:
         """The architecture "12.0" of the GPUs that are there, else the claimed one."""
         seen = self.machine.gpus[0].compute_cap if self.machine.gpus else None
@@ -179,6 +193,11 @@ def unknown(evidence: str, remedy: str = "", required: bool = False) -> Answer:
 
 def skipped(reason: str) -> Answer:
     return Answer(Status.SKIP, reason)
+
+
+def consequence(of: str) -> Answer:
+    """Can't be judged because another check failed; said once, there."""
+    return Answer(Status.SKIP, f"can't be judged, see {of}")
 
 
 def counted(values: Mapping[Any, int]) -> str:

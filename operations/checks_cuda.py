@@ -61,20 +61,17 @@ def _tuple(release: str) -> tuple[int, ...]:
 @CHECKS.add("cuda.ptxas", "the ptxas that Triton is given knows the architecture")
 def ptxas(c: Context) -> Answer:
     """Only versions here; `triton.ptxas` runs it once the stack is there (E01)."""
-    if not c.sglang:
-        return skipped("the reference engine compiles nothing")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     found = c.machine.ptxas
     if found is None:
         return unknown("no ptxas seen yet; it is run after the stack is installed (triton.ptxas)")
     need = oldest_nvcc(c.compute_cap)
+    home = c.environment.get("CUDA_HOME", TOOLKIT_HOME)
     if (version_tuple(found.release) or ()) >= _tuple(need):
         return passed(f"ptxas {found.version}; {c.sm} needs {need}")
-    home = c.environment.get("CUDA_HOME", TOOLKIT_HOME)
-    if any(
-        t.path == home and (version_tuple(t.release) or ()) >= _tuple(need)
-        for t in c.machine.toolkits
-    ):
-        return passed(f"ptxas of {home}; the one on PATH is {found.version}")
+    if found.path and not found.path.startswith(f"{home}/"):
+        return unknown(f"{found.path} is {found.version}; the plan takes {home}/bin/ptxas")
     return failed(
         f"ptxas {found.version}; {c.sm} needs {need} or newer",
         f"install CUDA 13.0 in {TOOLKIT_HOME}: the plan points TRITON_PTXAS_PATH there",

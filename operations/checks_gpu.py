@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from facts.nvidia import Gpu
 from facts.nvidia.values import version_tuple
 from operations.checks_base import (
     Answer,
     Checks,
     Context,
+    consequence,
+    counted,
     failed,
     passed,
     skipped,
@@ -25,11 +29,13 @@ def _name(gpu: Gpu) -> str:
 
 @CHECKS.add("driver.version", "the driver runs CUDA 13")
 def driver_version(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     found = version_tuple(c.machine.driver)
+    if found is None and not c.machine.gpus:
+        return consequence("gpu.driver")
     if found is None:
-        return unknown("the driver's version is unknown", "see gpu.driver", required=True)
+        return unknown("the driver's version is unknown", "run nvidia-smi", required=True)
     cuda = c.machine.cuda_driver
     if found < OLDEST_DRIVER:
         return failed(
@@ -61,31 +67,28 @@ def _switched(c: Context) -> bool:
 
 @CHECKS.add("fabric.state", "the NVLink fabric is up")
 def fabric_state(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     if not _switched(c):
         return skipped("no NVSwitch: neither on the PCI bus nor reported by a GPU")
-    states = {_name(gpu): (gpu.fabric_state, gpu.fabric_status) for gpu in c.machine.gpus}
-    if any(state is None for state, _ in states.values()):
+    states = Counter((gpu.fabric_state, gpu.fabric_status) for gpu in c.machine.gpus)
+    if any(state is None for state, _ in states):
         return unknown("some GPUs report no fabric state", "run `nvidia-smi -q` on the host")
-    bad = [
-        f"{name} {state}/{status}"
-        for name, (state, status) in states.items()
-        if state != "Completed" or status not in (None, "Success")
-    ]
-    if bad:
+    good = {("Completed", "Success"), ("Completed", None)}
+    bad = {f"{state}/{status}": n for (state, status), n in states.items()}
+    if not states.keys() <= good:
         return failed(
-            ", ".join(bad),
+            counted(bad),
             "start nvidia-fabricmanager and wait until every GPU says Completed: CUDA fails with "
             "error 802 before that, although nvidia-smi lists the GPUs",
         )
-    return passed(f"Completed on {len(states)} GPUs")
+    return passed(f"Completed on {len(c.machine.gpus)} GPUs")
 
 
 @CHECKS.add("fabric.manager", "the fabric manager runs and is of the driver's version")
 def fabric_manager(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     if not _switched(c):
         return skipped("no NVSwitch")
     manager = c.machine.fabric_manager
@@ -116,8 +119,8 @@ def fabric_manager(c: Context) -> Answer:
 
 @CHECKS.add("gpu.mig", "MIG is off")
 def mig_off(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     on = [_name(gpu) for gpu in c.machine.gpus if gpu.mig_enabled]
     if on:
         return failed(f"on at {', '.join(on)}", "nvidia-smi -mig 0 on these GPUs")
@@ -126,8 +129,8 @@ def mig_off(c: Context) -> Answer:
 
 @CHECKS.add("gpu.compute_mode", "the compute mode lets our processes in")
 def compute_mode(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     odd = [
         f"{_name(gpu)} {gpu.compute_mode}"
         for gpu in c.machine.gpus
@@ -205,8 +208,8 @@ def gpus_idle(c: Context) -> Answer:
 
 @CHECKS.add("gpu.pcie", "the PCIe links run at full width and speed")
 def pcie_links(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     slow = []
     for gpu in c.machine.gpus:
         if gpu.pcie_width_max is not None and gpu.pcie_width_max < 16:

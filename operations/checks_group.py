@@ -9,6 +9,7 @@ from operations.checks_base import (
     Answer,
     Checks,
     Context,
+    consequence,
     counted,
     failed,
     passed,
@@ -19,27 +20,16 @@ from operations.checks_base import (
 CHECKS = Checks()
 TORCH_CODE = ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")  # torch 2.11.0+cu130's get_arch_list()
 
-_ERRORS = {
-    "driver/library mismatch": "the driver was updated under a loaded module: reboot the host",
-    "no driver communication": "install the driver, or reboot after its installation; "
-    "`dmesg | grep -i nvrm` says why the module does not load",
-}
-
-
-def _explain(error: str | None) -> str:
-    """The remedy for an error of nvidia-smi, by its name."""
-    for name, remedy in _ERRORS.items():
-        if error and error.startswith(name):
-            return remedy
-    return "run nvidia-smi on the host and mend what it says"
-
 
 @CHECKS.add("gpu.driver", "the driver answers")
 def driver_answers(c: Context) -> Answer:
     if not c.gpu_group:
         return skipped("no GPU is wanted")
-    if c.machine.gpu_error:
-        return failed(f"nvidia-smi: {c.machine.gpu_error}", _explain(c.machine.gpu_error))
+    if c.machine.gpu_error and not c.machine.gpus:
+        error, _, remedy = c.machine.gpu_error.partition(": ")
+        return failed(
+            f"nvidia-smi: {error}", remedy or "run nvidia-smi on the host and mend what it says"
+        )
     if not c.machine.gpus:
         on_bus = c.machine.gpu_pci_devices
         seen = f"{on_bus} NVIDIA devices on the PCI bus" if on_bus else "no NVIDIA device"
@@ -68,11 +58,15 @@ def gpu_count(c: Context) -> Answer:
     claim = c.wanted.gpus
     if claim is None:
         return skipped("the group claims no number")
+    if c.follows == "gpu.driver" and claim != 0:
+        return consequence("gpu.driver")
     allowed = [claim] if isinstance(claim, int) else claim
     found = len(c.machine.gpus)
     claimed = " or ".join(str(n) for n in allowed)
     if found in allowed:
         return passed(f"{found}, the group claims {claimed}")
+    if found + len(c.machine.gpus_lost) in allowed:
+        return consequence("gpu.lost")
     on_bus = c.machine.gpu_pci_devices
     where = "" if on_bus is None else f", {on_bus} on the PCI bus"
     if on_bus is not None and on_bus > found:
@@ -86,9 +80,9 @@ def gpu_count(c: Context) -> Answer:
 def gpu_name(c: Context) -> Answer:
     if c.wanted.gpu_name is None:
         return skipped("the group claims no name")
+    if not c.machine.gpus:
+        return consequence("gpu.driver")
     names = Counter(gpu.name or "a GPU without a name" for gpu in c.machine.gpus)
-    if not names:
-        return unknown("no GPU is listed", "see gpu.driver", required=True)
     odd = [name for name in names if not re.search(c.wanted.gpu_name, name)]
     if odd:
         return failed(
@@ -119,8 +113,10 @@ def compute_capability(c: Context) -> Answer:
     claim = c.wanted.compute_capability
     if claim is None:
         return skipped("the group claims no compute capability")
+    if not c.machine.gpus:
+        return consequence("gpu.driver")
     found = Counter(gpu.compute_cap for gpu in c.machine.gpus)
-    if not found or None in found:
+    if None in found:
         return unknown(
             f"expected {claim}, the driver does not tell",
             "update the driver to 580 or newer",
@@ -136,11 +132,11 @@ def compute_capability(c: Context) -> Answer:
 
 @CHECKS.add("gpu.code", "torch 2.11.0+cu130 has code for the architecture")
 def torch_code(c: Context) -> Answer:
-    if not c.sglang:
-        return skipped("the reference engine runs on the CPU")
+    if not c.gpu_group:
+        return skipped("no GPU is wanted")
     capability = c.compute_cap
     if capability is None:
-        return unknown("the compute capability is unknown", "see gpu.driver", required=True)
+        return consequence("gpu.compute_capability")
     code = code_for(capability)
     if code is None:
         return failed(
@@ -170,6 +166,8 @@ def gpu_links(c: Context) -> Answer:
     if len(c.machine.gpus) == 1:
         return skipped("one GPU has no links")
     topology = c.machine.topology
+    if topology is None and c.follows:
+        return consequence(c.follows)
     if topology is None or topology.gpus < 2:
         return unknown(
             f"expected {claim}, topology: {c.machine.topology_error or 'not readable'}",
@@ -191,7 +189,7 @@ def gpu_links(c: Context) -> Answer:
 
 @CHECKS.add("gpu.nvlink", "every NVLink is active")
 def nvlink_active(c: Context) -> Answer:
-    if c.wanted.links != "nvlink" and not (c.sglang and c.links.startswith("all")):
+    if c.wanted.links != "nvlink" and not (c.gpu_group and c.links.startswith("all")):
         return skipped("no NVLink is wanted")
     status = c.machine.nvlink
     if len(c.machine.gpus) == 1:

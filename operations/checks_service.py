@@ -6,6 +6,7 @@ from operations.checks_base import (
     Answer,
     Checks,
     Context,
+    consequence,
     failed,
     passed,
     skipped,
@@ -21,6 +22,10 @@ NOFILE = 65_536
 @CHECKS.add("plan.served", "the arm that serves can run here")
 def plan_served(c: Context) -> Answer:
     arm = c.plan.serving_arm
+    if c.sglang and c.follows:
+        return consequence(c.follows)
+    if c.sglang and c.counts_differ:
+        return consequence("gpu.count")
     if not arm.possible:
         return failed(f"{arm.name}: {arm.reason}", "change the host or wanted.parallelism")
     return passed(f"{arm.name}, {arm.parallelism}")

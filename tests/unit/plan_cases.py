@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from facts.machine import MachineFacts
+from facts.machine_document import parse_document
 from facts.nvidia import Topology
 from operations.plan_show import read_facts, wanted_of
 from operations.wanted import Wanted
@@ -75,3 +76,28 @@ def linked(machine: MachineFacts, pairs: dict[tuple[int, int], str]) -> MachineF
         links[one][other] = links[other][one] = kind
     topology: Topology = replace(machine.topology, links=tuple(tuple(row) for row in links))
     return replace(machine, topology=topology)
+
+
+def broken(name: str, fault: str) -> MachineFacts:
+    """A saved host whose NVIDIA tools print what tests/cases/hosts/NAME/faults/FAULT holds."""
+    folder = ROOT / "tests" / "cases" / "hosts" / name
+    changed = folder / "faults" / fault
+    files = {path.name: path.read_text() for path in (*folder.glob("*.*"), *changed.glob("*"))}
+    code = files.get("exit", "0").strip()
+    smi = {"query": "query.csv", "xml": "q.xml", "topology": "topo_m.txt", "nvlink": "nvlink_s.txt"}
+    sections = {key: files.get("all", files[file]) for key, file in smi.items()}
+    cuda = "toolkit /usr/local/cuda-13.0 /usr/local/cuda\n" + files["nvcc.txt"]
+    sections["cuda"] = f"{cuda}ptxas /usr/local/cuda-13.0/bin/ptxas\n{files['ptxas.txt']}"
+    sections["identity"] = "hostname=x\ninit=systemd\nnvidia_smi=/usr/bin/nvidia-smi\n"
+    if "fabricmanager.txt" in files:
+        sections["fabric_manager"] = files["fabricmanager.txt"]
+    text = "".join(
+        f"@@ section {key} {code if key in smi else 0}\n{body}\n@@ end\n"
+        for key, body in sorted(sections.items())
+    )
+    seen, healthy = parse_document(text), machine_of(name)
+    manager = seen.fabric_manager and replace(seen.fabric_manager, active=True)
+    names = ("gpus", "gpu_error", "gpus_lost", "topology", "topology_error", "nvlink")
+    tools = ("driver", "cuda_driver", "toolkits", "nvcc", "ptxas")
+    found = {key: getattr(seen, key) for key in (*names, *tools)}
+    return replace(healthy, **found, fabric_manager=manager)
