@@ -151,8 +151,8 @@ fi
     [ -r /proc/sys/kernel/$f ] && say "${f#*/}" "$(cat /proc/sys/kernel/$f)"
   done
   say memory_limit "$(cat /sys/fs/cgroup/memory.max || cat /sys/fs/cgroup/memory/memory.limit_in_bytes)"
-  say memlock "$(ulimit -l)"
-  say nofile "$(ulimit -n)"
+  say memlock "$(sed -n 's/^Max locked memory *\([a-z0-9]*\) .*/\1/p' /proc/self/limits)"
+  say nofile "$(sed -n 's/^Max open files *\([a-z0-9]*\) .*/\1/p' /proc/self/limits)"
   say clock_unix "$(date +%s)"
   say iommu_types "$(sort -u /sys/kernel/iommu_groups/*/type | tr '\n' ' ')"
   f=/sys/module/nvidia_uvm/parameters/uvm_disable_hmm
@@ -175,9 +175,11 @@ cat /proc/self/mounts >"$D/mounts" 2>/dev/null
 cat /proc/driver/nvidia/version >"$D/module" 2>/dev/null
 cut -d' ' -f1 /proc/modules >"$D/modules" 2>/dev/null
 for f in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do cat "${f%vendor}class"; done >"$D/pci"
-grep -H -E '^version(_info)? *=' "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.venv/pyvenv.cfg \
-  "$HOME"/*/*/pyvenv.cfg /root/*/pyvenv.cfg /opt/*/pyvenv.cfg /opt/*/*/*/pyvenv.cfg /srv/*/pyvenv.cfg \
-  >"$D/venvs" 2>/dev/null
+# Links resolved, so that a venv behind PREFIX/current is not reported twice.
+v=$(readlink -f "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.venv/pyvenv.cfg \
+  "$HOME"/*/*/pyvenv.cfg /root/*/pyvenv.cfg /opt/*/pyvenv.cfg /opt/*/*/*/pyvenv.cfg /srv/*/pyvenv.cfg |
+  grep -v '[*]' | sort -u)
+[ -n "$v" ] && grep -H -E '^version(_info)? *=' $v >"$D/venvs" 2>/dev/null
 for p in $PLACES; do
   case $p in '~'*) p=$HOME${p#'~'};; esac
   q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done

@@ -99,7 +99,7 @@ def _system(sections: Sections, identity: dict[str, str]) -> MachineFacts:
         has_patch="has_patch" in identity,
         ports=linux.parse_ports(sections.get("ports", ""), sections.get("socket_owners", "")),
         units=linux.parse_units(sections.get("units", ""), sections.get("unit_files", "")),
-        limits=Limits(_limit(identity.get("memlock")), _limit(identity.get("nofile"))),
+        limits=Limits(_limit(identity.get("memlock"), 1024), _limit(identity.get("nofile"))),
         ptrace_scope=whole(identity.get("ptrace_scope")),
         clock_synchronised={"yes": True, "no": False}.get(clock),
         clock_unix=whole(identity.get("clock_unix")),
@@ -114,8 +114,10 @@ def _flag(value: str | None) -> bool | None:
     return {"0": False, "N": False, "n": False, "1": True, "Y": True, "y": True}.get(value or "")
 
 
-def _limit(value: str | None) -> int | None:
-    return -1 if value == "unlimited" else whole(value)
+def _limit(value: str | None, unit: int = 1) -> int | None:
+    """A line of /proc/self/limits in `unit`s, -1 for unlimited."""
+    found = whole(value)
+    return -1 if value == "unlimited" else None if found is None else found // unit
 
 
 def _least(total_mib: int | None, limit_bytes: str | None) -> int | None:
