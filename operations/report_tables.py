@@ -10,6 +10,8 @@ from operations.report_host import gpu_state
 from operations.results import BenchResult
 from operations.statistics import ArmSummary, Comparison, Verdict
 
+GATES = {True: ("passed", 1, "good"), False: ("failed", -1, "bad"), None: ("not judged", 0, "")}
+
 
 @dataclass(frozen=True)
 class CellView:
@@ -156,7 +158,7 @@ def correctness(result: BenchResult) -> TableView | None:
     rows = [
         [
             CellView(c.arm, c.arm),
-            CellView(*(("passed", 1, "good") if c.passed else ("failed", 0, "bad"))),
+            CellView(*GATES[c.passed]),
             CellView(str(c.prompts), c.prompts),
             CellView(str(c.identical), c.identical),
             CellView(str(c.near_tie), c.near_tie),

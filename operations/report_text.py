@@ -61,6 +61,7 @@ def notes(result: BenchResult, comparisons: tuple[Comparison, ...]) -> list[str]
     lines = [CPU_NOTE] if result.on_cpu else []
     if not result.complete:
         lines.append("The benchmark was cut short: run it again, it goes on where it stopped.")
+    lines += [f"{arm.name} failed: {arm.reason}" for arm in result.failed]
     lines += correctness(result)
     rows = [row for comparison in comparisons for row in comparison.arms]
     for arm in dict.fromkeys(row.arm for row in rows):
@@ -68,6 +69,11 @@ def notes(result: BenchResult, comparisons: tuple[Comparison, ...]) -> list[str]
         if errors:
             total = sum(row.requests for row in rows if row.arm == arm)
             lines.append(f"{arm}: {errors} of {total} requests failed; they count as time lost.")
+    if len(comparisons) and not result.interleaved:
+        lines.append(
+            "Arms of different engine starts ran one after the other, not in turns: a drift of the "
+            "machine between them is in the ratio."
+        )
     for comparison in comparisons:
         if comparison.level_with:
             lines.append(
@@ -82,12 +88,12 @@ def correctness(result: BenchResult) -> list[str]:
     measured = [arm.name for arm in result.arms if arm.name != result.baseline]
     gates = {name: result.gate(name) for name in measured}
     passed = [name for name, gate in gates.items() if gate and gate.passed]
-    unjudged = [name for name, gate in gates.items() if gate is None]
+    unjudged = [name for name, gate in gates.items() if gate is None or gate.passed is None]
     lines = []
     if passed:
         lines.append(f"Same greedy output as {result.baseline}: {', '.join(passed)}.")
     for name, gate in gates.items():
-        if gate and not gate.passed:
+        if gate and gate.passed is False:
             lines.append(
                 f"{name}: output differs from {result.baseline} on {gate.different} of "
                 f"{gate.prompts} prompts by more than a near tie; its speed does not count."

@@ -99,7 +99,7 @@ def _result(name: str, result: BenchResult, comparisons: Sequence[Comparison]) -
         versions=_flat(result.versions),
         settings=_flat(result.settings),
         cross_check=_flat(result.document.get("cross_check") or {}),
-        not_possible=[(arm.name, arm.reason) for arm in result.not_possible],
+        not_possible=[(arm.name, arm.reason) for arm in (*result.not_possible, *result.failed)],
     )
 
 

@@ -13,12 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from operations.result_fields import (
+    ResultError,
+    boolean,
+    items,
+    kind_of,
+    mapping,
+    number,
+    optional_int,
+    optional_number,
+    text,
+)
+
+__all__ = ["BenchResult", "ResultError", "parse_result", "read_result", "result_path"]
+
 SCHEMA = "ddtree-bench/1"
 RESULTS_DIR = Path("results")
-
-
-class ResultError(ValueError):
-    """A result file that can't be used; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ class ArmInfo:
 
 @dataclass(frozen=True)
 class NotPossible:
-    """An arm that could not run here, and why."""
+    """An arm that could not run here, or failed, and why."""
 
     name: str
     reason: str
@@ -100,7 +110,8 @@ class Correctness:
     near_tie: int
     different: int
     max_gap: float | None
-    passed: bool
+    passed: bool | None
+    """None: a gap could not be asked, or nothing was compared; then the arm is not judged."""
     threshold: float | None
 
 
@@ -119,6 +130,7 @@ class BenchResult:
     settings: Mapping[str, Any]
     arms: tuple[ArmInfo, ...]
     not_possible: tuple[NotPossible, ...]
+    failed: tuple[NotPossible, ...]
     cells: tuple[Cell, ...]
     correctness: tuple[Correctness, ...]
     complete: bool
@@ -128,6 +140,14 @@ class BenchResult:
     def baseline(self) -> str:
         """Name of the arm that the others are compared with."""
         return str(self.settings.get("baseline", "ar"))
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether arms of different engine starts took turns, round by round."""
+        return (
+            bool(self.settings.get("interleave_launches"))
+            or len({arm.get("launch") for arm in self.document["arms"]}) == 1
+        )
 
     @property
     def on_cpu(self) -> bool:
@@ -185,41 +205,43 @@ def read_result(path: Path) -> BenchResult:
 def parse_result(document: Any) -> BenchResult:
     """Check and type a decoded result. Raises :class:`ResultError`."""
     if not isinstance(document, Mapping):
-        raise ResultError(f"expected a JSON object of schema {SCHEMA}, found {_kind(document)}")
+        raise ResultError(f"expected a JSON object of schema {SCHEMA}, found {kind_of(document)}")
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ResultError(
             f"expected schema {SCHEMA!r}, found {schema!r}; "
             "read it with the release that wrote it, or run the benchmark again"
         )
-    cells = tuple(_cell(c) for c in _list(document, "cells"))
+    cells = tuple(_cell(c) for c in items(document, "cells"))
     _refuse_twins(cells)
     return BenchResult(
-        fingerprint=_text(document, "fingerprint"),
-        group=_text(document, "group"),
-        host=_text(document, "host"),
-        engine=_text(document, "engine"),
-        created=_text(document, "created"),
-        plan=_mapping(document, "plan"),
-        machine=_mapping(document, "machine"),
-        versions=_mapping(document, "versions"),
-        settings=_mapping(document, "settings"),
-        arms=tuple(_arm(a) for a in _list(document, "arms")),
-        not_possible=tuple(
-            NotPossible(_text(n, "name"), _text(n, "reason"))
-            for n in _list(document, "not_possible")
-        ),
+        fingerprint=text(document, "fingerprint"),
+        group=text(document, "group"),
+        host=text(document, "host"),
+        engine=text(document, "engine"),
+        created=text(document, "created"),
+        plan=mapping(document, "plan"),
+        machine=mapping(document, "machine"),
+        versions=mapping(document, "versions"),
+        settings=mapping(document, "settings"),
+        arms=tuple(_arm(a) for a in items(document, "arms")),
+        not_possible=_reasons(items(document, "not_possible")),
+        failed=_reasons(document.get("failed") or []),
         cells=cells,
-        correctness=tuple(_correctness(c) for c in _list(document, "correctness")),
-        complete=_bool(document, "complete"),
+        correctness=tuple(_correctness(c) for c in items(document, "correctness")),
+        complete=boolean(document, "complete"),
         document=document,
     )
 
 
+def _reasons(raw: list[Any]) -> tuple[NotPossible, ...]:
+    return tuple(NotPossible(text(n, "name"), text(n, "reason")) for n in raw)
+
+
 def _refuse_twins(cells: Sequence[Cell]) -> None:
     seen = set()
-    for cell in cells:
-        place = (cell.arm, cell.key, cell.round, cell.warmup)
+    for cell in (cell for cell in cells if not cell.warmup):
+        place = (cell.arm, cell.key, cell.round)
         if place in seen:
             raise ResultError(
                 f"expected every cell measured once, found twice: {cell.arm}, {cell.key.label()}, "
@@ -230,28 +252,28 @@ def _refuse_twins(cells: Sequence[Cell]) -> None:
 
 def _arm(raw: Any) -> ArmInfo:
     return ArmInfo(
-        name=_text(raw, "name"),
-        mode=_text(raw, "mode"),
+        name=text(raw, "name"),
+        mode=text(raw, "mode"),
         parallelism=str(raw.get("parallelism") or ""),
-        budget=_optional_int(raw, "budget"),
+        budget=optional_int(raw, "budget"),
     )
 
 
 def _cell(raw: Any) -> Cell:
     key = CellKey(
-        prompt_set=_text(raw, "prompt_set"),
-        temperature=_number(raw, "temperature"),
-        max_new_tokens=int(_number(raw, "max_new_tokens")),
-        concurrency=int(_number(raw, "concurrency")),
+        prompt_set=text(raw, "prompt_set"),
+        temperature=number(raw, "temperature"),
+        max_new_tokens=int(number(raw, "max_new_tokens")),
+        concurrency=int(number(raw, "concurrency")),
     )
     return Cell(
-        arm=_text(raw, "arm"),
+        arm=text(raw, "arm"),
         key=key,
-        round=int(_number(raw, "round")),
-        warmup=_bool(raw, "warmup"),
-        wall_s=_number(raw, "wall_s"),
-        effective_concurrency=_optional_number(raw, "effective_concurrency"),
-        requests=tuple(_record(r) for r in _list(raw, "requests")),
+        round=int(number(raw, "round")),
+        warmup=boolean(raw, "warmup"),
+        wall_s=number(raw, "wall_s"),
+        effective_concurrency=optional_number(raw, "effective_concurrency"),
+        requests=tuple(_record(r) for r in items(raw, "requests")),
         gpu_before=raw.get("gpu_before"),
         gpu_after=raw.get("gpu_after"),
     )
@@ -260,15 +282,15 @@ def _cell(raw: Any) -> Cell:
 def _record(raw: Any) -> Record:
     histogram, ids = raw.get("accept_histogram"), raw.get("output_ids")
     return Record(
-        prompt_id=_text(raw, "prompt_id"),
+        prompt_id=text(raw, "prompt_id"),
         error=None if raw.get("error") is None else str(raw["error"]),
-        prompt_tokens=_optional_int(raw, "prompt_tokens") or 0,
-        completion_tokens=_optional_int(raw, "completion_tokens") or 0,
-        verify_steps=_optional_int(raw, "verify_steps"),
+        prompt_tokens=optional_int(raw, "prompt_tokens") or 0,
+        completion_tokens=optional_int(raw, "completion_tokens") or 0,
+        verify_steps=optional_int(raw, "verify_steps"),
         accept_histogram=None if histogram is None else tuple(int(n) for n in histogram),
-        start_s=_number(raw, "start_s"),
-        first_token_s=_optional_number(raw, "first_token_s"),
-        end_s=_number(raw, "end_s"),
+        start_s=number(raw, "start_s"),
+        first_token_s=optional_number(raw, "first_token_s"),
+        end_s=number(raw, "end_s"),
         chunks=tuple((float(t), int(n)) for t, n in raw.get("chunks") or ()),
         output_ids=None if ids is None else tuple(int(i) for i in ids),
     )
@@ -276,71 +298,12 @@ def _record(raw: Any) -> Record:
 
 def _correctness(raw: Any) -> Correctness:
     return Correctness(
-        arm=_text(raw, "arm"),
-        prompts=int(_number(raw, "prompts")),
-        identical=int(_number(raw, "identical")),
-        near_tie=int(_number(raw, "near_tie")),
-        different=int(_number(raw, "different")),
-        max_gap=_optional_number(raw, "max_gap"),
-        passed=_bool(raw, "passed"),
-        threshold=_optional_number(raw, "threshold"),
+        arm=text(raw, "arm"),
+        prompts=int(number(raw, "prompts")),
+        identical=int(number(raw, "identical")),
+        near_tie=int(number(raw, "near_tie")),
+        different=int(number(raw, "different")),
+        max_gap=optional_number(raw, "max_gap"),
+        passed=None if raw.get("passed") is None else boolean(raw, "passed"),
+        threshold=optional_number(raw, "threshold"),
     )
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
-
-
-def _field(raw: Any, name: str) -> Any:
-    if not isinstance(raw, Mapping):
-        raise ResultError(f"expected an object with {name!r}, found {_kind(raw)}")
-    if name not in raw:
-        raise ResultError(f"expected a field {name!r}, found only {', '.join(sorted(raw))}")
-    return raw[name]
-
-
-def _wrong(name: str, wanted: str, value: Any) -> ResultError:
-    return ResultError(f"expected {name!r} to be {wanted}, found {value!r:.60}")
-
-
-def _text(raw: Any, name: str) -> str:
-    value = _field(raw, name)
-    if not isinstance(value, str):
-        raise _wrong(name, "text", value)
-    return value
-
-
-def _bool(raw: Any, name: str) -> bool:
-    value = _field(raw, name)
-    if not isinstance(value, bool):
-        raise _wrong(name, "true or false", value)
-    return value
-
-
-def _number(raw: Any, name: str) -> float:
-    value = _field(raw, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _wrong(name, "a number", value)
-    return float(value)
-
-
-def _optional_number(raw: Any, name: str) -> float | None:
-    return None if raw.get(name) is None else _number(raw, name)
-
-
-def _optional_int(raw: Any, name: str) -> int | None:
-    return None if raw.get(name) is None else int(_number(raw, name))
-
-
-def _list(raw: Any, name: str) -> list[Any]:
-    value = _field(raw, name)
-    if not isinstance(value, list):
-        raise _wrong(name, "a list", value)
-    return value
-
-
-def _mapping(raw: Any, name: str) -> Mapping[str, Any]:
-    value = _field(raw, name)
-    if not isinstance(value, Mapping):
-        raise _wrong(name, "an object", value)
-    return value

@@ -12,8 +12,8 @@ Pure: a :class:`BenchResult` in, frozen dataclasses out. Warm-up cells and the f
 - total tokens/s: all output tokens of a round / the round's wall time.
 - user tokens/s: 1 / TPOT, what one reader sees once text flows.
 
-A comparison pairs the rounds: arms are interleaved (ABCABC), so the ratio of two arms within one
-round is free of slow drift. The interval is Student's t on the logs of these ratios.
+A comparison pairs the rounds: where arms are interleaved (ABCABC), the ratio of two arms within
+one round is free of slow drift. The interval is Student's t on the logs of these ratios.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def time_per_output_token(record: Record) -> float | None:
 
 
 def step_time(records: Iterable[Record]) -> float | None:
-    """Mean seconds of a decode step over all requests, from the first token on; None without any."""
+    """Mean seconds of a decode step of all requests, after their first tokens; None without."""
     seconds, steps = 0.0, 0
     for record in records:
         if record.first_token_s is not None:

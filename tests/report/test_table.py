@@ -113,3 +113,24 @@ def test_numbers_have_three_significant_digits(value, text):
 
 def test_seconds_are_printed_as_milliseconds():
     assert milliseconds(0.0534) == "53.4"
+
+
+def test_arm_whose_gate_could_not_decide_counts_as_unjudged():
+    document = made_result(RATES)
+    document["correctness"][-1]["passed"] = None
+    text = printed(document)
+    assert row_of(text, "ddtree-32").endswith("faster, unjudged")
+    assert "Output not judged: ddtree-32" in text
+
+
+def test_engine_starts_that_did_not_take_turns_are_said():
+    assert "ran one after the other" in printed(made_result(RATES))
+    turns = made_result(RATES)
+    turns["settings"]["interleave_launches"] = True
+    assert "ran one after the other" not in printed(turns)
+
+
+def test_failed_arm_is_said_with_its_cause():
+    failed = [{"name": "ddtree-64", "reason": "made: out of memory"}]
+    text = printed(changed(made_result(RATES), failed=failed, complete=False))
+    assert "ddtree-64 failed: made: out of memory" in text
