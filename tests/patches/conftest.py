@@ -1,0 +1,10 @@
+"""The added modules of the patch set are imported from where they lie in this repository."""
+
+import os
+import sys
+from pathlib import Path
+
+NEW = Path(__file__).parents[2] / "files" / "patches" / "sglang-0.5.16" / "new"
+sys.path.insert(0, str(NEW))
+# There is no GPU in CI: Triton's own interpreter runs the kernels, on the same source.
+os.environ.setdefault("TRITON_INTERPRET", "1")
