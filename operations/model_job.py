@@ -62,6 +62,23 @@ def document(
     }
 
 
+def question(source: ModelSource, prefix: PurePosixPath) -> tuple[str, str, str | None, str]:
+    """What the fact asks about one model: key, folder, stamp, status file."""
+    directory, stamp = str(source.directory(prefix)), source.stamp_path(prefix)
+    return source.key, directory, str(stamp) if stamp else None, str(status_path(source, prefix))
+
+
+def job_path(job: Mapping[str, Any], prefix: PurePosixPath) -> str:
+    """Where the job file lies."""
+    return str(jobs_dir(prefix) / f"{job['key']}.json")
+
+
+def fetch_command(job: Mapping[str, Any], prefix: PurePosixPath, python: str, code: str) -> str:
+    """The fetcher's command line for a job."""
+    words = ("env", f"PYTHONPATH={code}", python, "-m", "hostkit", "fetch", "--job")
+    return shlex.join((*words, job_path(job, prefix)))
+
+
 def unit_text(prefix: PurePosixPath, tools_python: str, sources: str) -> str:
     """The systemd unit of all downloads of a prefix, rendered."""
     environment = Environment(

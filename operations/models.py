@@ -10,39 +10,35 @@ import io
 import json
 import os
 import shlex
-import time
 from collections.abc import Generator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from pyinfra import logger
-from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
+from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 from pyinfra.operations import files
 
-from facts.models import Models, ModelsState, ModelState, Revisions, parse, probe, room
+from facts.models import Models, ModelsState, Revisions
+from operations.model_copy import Copy, copy
 from operations.model_job import (
     UNIT,
     document,
-    jobs_dir,
+    fetch_command,
     launch,
-    log_path,
-    progress,
+    question,
     size,
-    status_path,
-    unit_name,
     unit_text,
     unused,
 )
+from operations.model_remote import poll, write_job
 from operations.model_source import Kind, ModelSource
-
-POLL_S = 3.0
-REPEAT_S = 30.0  # an unchanged line is shown again after so long
-GONE_POLLS = 3  # so often in a row a job must be missing before it counts as ended
 
 # What this run found on a host whose models were all stamped: later phases need not look again.
 _settled: dict[tuple[str, tuple[str, ...]], ModelsState] = {}
+
+# `host:` sources that `start` found missing, by host and model; `wait` copies them.
+_copies: dict[tuple[str, str], Copy] = {}
 
 
 def sources_of(plan: Any) -> tuple[ModelSource, ...]:
@@ -93,21 +89,22 @@ def start(
                 yield from files.put._inner(
                     src=unit, dest=UNIT, mode="644", create_remote_dir=False
                 )
-            words = ("env", f"PYTHONPATH={sources}", tools_python, "-m", "hostkit", "fetch")
-            yield from _begin(job, plan.service_manager, prefix, shlex.join(words))
+            if source.kind is Kind.HOST:  # `wait` does it: the neighbour must have it first
+                _copies[host.name, source.key] = Copy(job, tools_python, sources)
+                continue
+            token = os.environ.get("HF_TOKEN", "").strip()
+            yield from write_job(job, prefix, token)
+            fetch = fetch_command(job, prefix, tools_python, sources)
+            yield StringCommand(f"{fetch} --check")
+            yield StringCommand(launch(job, plan.service_manager, prefix, fetch))
 
 
 def _ask(sources: tuple[ModelSource, ...], prefix: PurePosixPath) -> ModelsState:
-    wanted = [_question(source, prefix) for source in sources]
+    wanted = [question(source, prefix) for source in sources]
     found: ModelsState = host.get_fact(Models, models_dir=str(prefix / "models"), wanted=wanted)
     if all(found.of(source.key).settled for source in sources):
         _settled[_memo(sources)] = found
     return found
-
-
-def _question(source: ModelSource, prefix: PurePosixPath) -> tuple[str, str, str | None, str]:
-    directory, stamp = str(source.directory(prefix)), source.stamp_path(prefix)
-    return source.key, directory, str(stamp) if stamp else None, str(status_path(source, prefix))
 
 
 def _memo(sources: tuple[ModelSource, ...]) -> tuple[str, tuple[str, ...]]:
@@ -125,24 +122,6 @@ def _check_path(source: ModelSource, prefix: PurePosixPath) -> StringCommand:
     )
 
 
-def _begin(
-    job: dict[str, Any], manager: str, prefix: PurePosixPath, fetch: str
-) -> Generator[Any, None, None]:
-    path = str(jobs_dir(prefix) / f"{job['key']}.json")
-    command = f"{fetch} --job {shlex.quote(path)}"
-    yield _write(path, json.dumps(job, indent=1) + "\n", "022")
-    yield _write(job["token_file"], os.environ.get("HF_TOKEN", "").strip() + "\n", "077")
-    yield StringCommand(f"{command} --check")
-    yield StringCommand(launch(job, manager, prefix, command))
-
-
-def _write(path: str, text: str, umask: str) -> StringCommand:
-    """Write `text` over stdin, so that it shows in no command line, log or process list."""
-    folder, new = QuoteString(str(PurePosixPath(path).parent)), QuoteString(f"{path}.new")
-    bits = ("mkdir -p", folder, "&& umask", umask, "&& cat >", new, "&& mv", new, QuoteString(path))
-    return StringCommand(*bits, _stdin=text)
-
-
 @operation()
 def wait(plan: Any, verify: str | None = None) -> Generator[Any, None, None]:
     """Poll the downloads with progress lines until every stamp is there.
@@ -155,61 +134,13 @@ def wait(plan: Any, verify: str | None = None) -> Generator[Any, None, None]:
         return
     state = _ask(wanted, prefix)
     for source in wanted:
+        model = state.of(source.key)
         again = verify == "full" and source.kind is not Kind.PATH
-        if again or not state.of(source.key).settled:
+        if source.kind is Kind.HOST and not model.running and (again or not model.settled):
+            begun = _copies.get((host.name, source.key))
+            yield FunctionCommand(copy, (source, prefix, plan.service_manager, begun), {})
+        elif again or not model.settled:
             yield FunctionCommand(poll, (source, prefix, plan.service_manager), {})
-
-
-def poll(state: Any, host: Any, source: ModelSource, prefix: PurePosixPath, manager: str) -> bool:
-    """Wait for one model on the host; True once it is stamped and no job is at work."""
-    question = StringCommand(f"{probe(*_question(source, prefix))}; {room(str(prefix / 'models'))}")
-    shown, shown_at, gone = "", 0.0, 0
-    while True:
-        answer = _run(host, question)
-        if answer is None:
-            return _fail(host, f"{source}: the host stopped answering; the download goes on there")
-        model = parse(answer.splitlines()).of(source.key)
-        if model.settled and not model.running:
-            host.log(f"{source.name}: {model.job.message if model.job else 'verified'}")
-            return True
-        gone = 0 if model.running else gone + 1
-        if gone >= GONE_POLLS:
-            return _fail(host, f"{source}: {_last_line(model, host, source, prefix, manager)}")
-        line = progress(model)
-        if line != shown or time.monotonic() - shown_at > REPEAT_S:
-            host.log(f"{source.name}: {line}")
-            shown, shown_at = line, time.monotonic()
-        time.sleep(POLL_S)
-
-
-def _run(host: Any, command: StringCommand) -> str | None:
-    """What a command printed; None when it failed or the connection is gone."""
-    try:
-        done, output = host.run_shell_command(command, print_output=False, print_input=False)
-    except Exception as error:  # each connector has errors of its own for a lost connection
-        logger.debug("%s: %s", type(error).__name__, error)
-        return None
-    return str(output.stdout) if done else None
-
-
-def _last_line(
-    model: ModelState, host: Any, source: ModelSource, prefix: PurePosixPath, manager: str
-) -> str:
-    """What the ended job said last: its status, else the journal or the log."""
-    if model.job is not None and model.job.state in ("failed", "stopped"):
-        return model.job.message
-    if manager == "systemd":
-        command = f"journalctl -u {unit_name(source.key)} -n 1 -o cat --no-pager"
-    else:
-        command = f"tail -n 1 {shlex.quote(str(log_path(source, prefix)))}"
-    said = (_run(host, StringCommand(command)) or "").strip()
-    return f"the download ended without a stamp: {said or 'no output'}"
-
-
-def _fail(host: Any, message: str) -> bool:
-    line = f"{message}; the next run goes on where it stopped"
-    host.log_styled(line, fg="red", log_func=logger.error)
-    return False
 
 
 @operation()
