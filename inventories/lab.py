@@ -21,7 +21,13 @@ def _host(name, port, **claims):
         "arm": "ddtree-16",
         "budgets": [16],
         "port": port,
-        "bench": {"prompts_per_cell": 2, "max_new_tokens": 16},
+        "environment": {"OPENBLAS_NUM_THREADS": "1"},  # the hosts share the machine's cores
+        "bench": {
+            "arms": ["ar", "ddtree-16"],
+            "prompts_per_cell": 1,
+            "max_new_tokens": 8,
+            "warmup_requests": 0,
+        },
     }
     return name, {"wanted": wanted}
 
