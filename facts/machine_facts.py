@@ -195,11 +195,12 @@ class MachineFacts:
 
     def mount_of(self, path: str) -> Mount | None:
         """The mount that `path` lies on: by `places`, where links are resolved, else by prefix."""
-        by_path = {mount.path: mount for mount in self.mounts}
         wanted = PurePosixPath(path)
-        known = [place for place in self.places if wanted.is_relative_to(place.path)]
-        if known:
-            return by_path.get(max(known, key=lambda place: len(place.path)).mount)
+        above = [place for place in self.places if wanted.is_relative_to(place.path)]
+        if above:
+            place = max(above, key=lambda place: len(place.path))
+            below = wanted.relative_to(place.path) if place.exists else ""
+            wanted = PurePosixPath(place.resolved) / below
         parents = [mount for mount in self.mounts if wanted.is_relative_to(mount.path)]
         return max(parents, key=lambda mount: len(mount.path), default=None)
 

@@ -122,6 +122,7 @@ def q_xml(card: Card, gpus: list[int], attached: int | None = None) -> str:
         "\t\t\t</volatile>\n\t\t</ecc_errors>\n"
         "\t\t<remapped_rows>\n\t\t\t<remapped_row_pending>No</remapped_row_pending>\n"
         "\t\t\t<remapped_row_failure>No</remapped_row_failure>\n\t\t</remapped_rows>\n"
+        "\t\t<utilization>\n\t\t\t<gpu_util>0 %</gpu_util>\n\t\t</utilization>\n"
         "\t\t<processes>\n\t\t</processes>\n"
     )
 
