@@ -86,7 +86,7 @@ def probe(key: str, directory: str, stamp: str | None, status: str | None) -> st
         lines.append(_document("status", status))
         lines.append(
             f"pid=$(sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' {quoted} 2>/dev/null | head -n 1); "
-            'if test -n "$pid" && tr "\\0" " " <"/proc/$pid/cmdline" 2>/dev/null '
+            'if test -r "/proc/$pid/cmdline" && tr "\\0" " " <"/proc/$pid/cmdline" '
             "| grep -q 'hostkit fetch'; then printf 'running\\t1\\n'; fi"
         )
     return "; ".join(lines)
