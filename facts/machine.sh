@@ -196,8 +196,10 @@ if [ -s "$D/xml" ]; then
   p=$(sed -n 's:.*<pid>\([0-9]*\)</pid>.*:\1:p' "$D/xml" | tr '\n' ' ')
   [ -n "$p" ] && have ps && ps -o pid=,user= -p "$p" >"$D/process_users" 2>/dev/null
 fi
+rm -f "$D"/*.list
+cd "$D" && echo "@@ sections $(ls | grep -v '\.exit$' | tr '\n' ' ')"
 for f in "$D"/*; do
-  case $f in *.exit|*.list) continue;; esac
+  case $f in *.exit) continue;; esac
   printf '@@ section %s %s\n' "${f##*/}" "$(cat "$f.exit" 2>/dev/null || echo -)"
   # Bytes that are not ASCII become "?": a local run would else lose all that follows them.
   tr -c '\11\12\33\40-\176' '?' <"$f"

@@ -49,7 +49,9 @@ def parse_document(text: str) -> MachineFacts:
     sections: Sections = {name: body for name, _, body in found}
     exits = {name: None if status == "-" else int(status) for name, status, _ in found}
     identity = linux.parse_pairs(sections.get("identity", ""))
-    if "hostname" not in identity or text.count("@@ section ") != len(found):
+    listed = re.search(r"^@@ sections (.*)$", text, re.MULTILINE)
+    missing = set(listed[1].split()) - set(sections) if listed else set()
+    if "hostname" not in identity or missing or text.count("@@ section ") != len(found):
         raise MachineError("machine facts: the host's answer is cut or no answer of machine.sh")
     machine = _system(sections, identity)
     machine = _storage(machine, sections)

@@ -88,7 +88,7 @@ def test_ports_of_ss():
     )
 
 
-PROC = f"""  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode
+PROC = f"""  sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid to inode
    0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1
    1: 0100007F:7530 0100007F:A000 01 00000000:00000000 00:00000000 00000000     0        0 4712 1
    0: {"0" * 32}:0016 {"0" * 32}:0000 0A 00000000:00000000 00:00000000 00000000     0        0 99 1
