@@ -1,4 +1,4 @@
-"""The Triton kernels of a DDTree step against the reference engine's tree, in Triton's interpreter.
+"""The Triton kernels of a DDTree step against the reference engine's tree.
 
 Needs torch and Triton, so `make test-sglang` runs it. Log-probabilities are multiples of 1/8:
 their sums are exact in fp32 and in Python, and ties are common.
@@ -15,6 +15,10 @@ from refserver import tree as reference  # noqa: E402
 from sglang_ddtree import path, topk, tree  # noqa: E402
 
 pytestmark = pytest.mark.sglang
+# On a GPU the same tests run compiled, with fifteen times as many trees.
+GPU = torch.cuda.is_available()
+torch.set_default_device("cuda" if GPU else "cpu")
+DEVICE = torch.get_default_device()
 
 
 def draw_lists(rng, steps, k, levels):
@@ -54,7 +58,7 @@ def build(logp, ids, roots, width, spine_first=False):
 )
 def test_tree_is_the_heaps_tree_with_ties(block, k, width, cases, levels, spine_first):
     rng = random.Random(f"{block} {k} {width} {spine_first}")
-    for _ in range(cases // 4 if spine_first else cases):
+    for _ in range((cases // 4 if spine_first else cases) * (15 if GPU else 1)):
         logp, ids = draw_lists(rng, block - 1, k, levels)
         expected = reference.best_first(5, logp, ids, width - 1, spine_first)
         tokens, parents, depths = build([logp], [ids], [5], width, spine_first)
@@ -84,12 +88,12 @@ def test_impossible_tokens_never_enter_the_tree():
 
 @pytest.mark.parametrize("vocab", [700, 512, 1531])
 def test_topk_is_the_full_vocabularys_with_ties_to_the_lower_id(vocab):
-    generator = torch.Generator().manual_seed(vocab)
+    generator = torch.Generator(DEVICE).manual_seed(vocab)
     logits = torch.randint(-12, 12, (3, vocab), generator=generator).float() / 4
     logits[1, 7] = float("nan")
     k = 8
     logp, ids = torch.empty((3, k)), torch.empty((3, k), dtype=torch.int32)
-    topk.topk_logprobs(logits, topk.topk_workspace(3, vocab, k, torch.device("cpu")), logp, ids)
+    topk.topk_logprobs(logits, topk.topk_workspace(3, vocab, k, DEVICE), logp, ids)
     clean = logits.nan_to_num(nan=float("-inf"))
     for row in range(3):
         order = sorted(range(vocab), key=lambda i: (-clean[row, i].item(), i))[:k]
@@ -99,20 +103,20 @@ def test_topk_is_the_full_vocabularys_with_ties_to_the_lower_id(vocab):
 
 
 def test_ranks_shares_merge_into_the_full_vocabularys_topk():
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(DEVICE).manual_seed(1)
     rows, vocab, k, ranks = 2, 1200, 4, 2
     logits = torch.randint(-20, 20, (rows, vocab), generator=generator).float() / 8
     half = vocab // ranks
     packed = torch.empty((ranks, rows, k), dtype=torch.int64)
     lse = torch.empty((ranks, rows))
     for rank in range(ranks):
-        workspace = topk.topk_workspace(rows, half, k, torch.device("cpu"))
+        workspace = topk.topk_workspace(rows, half, k, DEVICE)
         shard = logits[:, rank * half : (rank + 1) * half].contiguous()
         topk.rank_topk(shard, workspace, rank * half, packed[rank], lse[rank])
     logp, ids = torch.empty((rows, k)), torch.empty((rows, k), dtype=torch.int32)
     topk.merge_ranks(packed, lse, torch.ones((ranks, rows)), logp, ids)
     full_logp, full_ids = torch.empty((rows, k)), torch.empty((rows, k), dtype=torch.int32)
-    workspace = topk.topk_workspace(rows, vocab, k, torch.device("cpu"))
+    workspace = topk.topk_workspace(rows, vocab, k, DEVICE)
     topk.topk_logprobs(logits, workspace, full_logp, full_ids)
     assert ids.tolist() == full_ids.tolist()
     torch.testing.assert_close(logp, full_logp, atol=1e-5, rtol=1e-5)
@@ -173,7 +177,7 @@ def test_verify_input_is_the_tree_with_ancestor_mask_and_depth_positions():
         assert tuple(tokens[part].tolist()) == expected.tokens
         assert tuple(parents[part].tolist()) == expected.parents
         assert positions[part].tolist() == [seq_lens[b] + d for d in expected.depths]
-        assert blocks[b].numpy().astype(bool).tolist() == expected.mask().tolist()
+        assert blocks[b].bool().cpu().tolist() == expected.mask().tolist()
     assert slots[:17].tolist() == [1105 + i for i in range(17)]
     assert slots[17:].tolist() == [1009 + i for i in range(17)]
     for padding in blocks[2:]:
@@ -188,7 +192,7 @@ def test_nodes_past_the_budget_see_themselves_only_and_are_nobodys_child():
     (block,) = mask_blocks(mask, [3], 17)
     expected = reference.best_first(1, logp, ids, 5)
     assert parents.tolist() == [*expected.parents, *[-1] * 11]
-    assert block[:6, :6].numpy().astype(bool).tolist() == expected.mask().tolist()
+    assert block[:6, :6].bool().tolist() == expected.mask().tolist()
     assert block[6:].tolist() == torch.eye(17, dtype=torch.uint8)[6:].tolist()
 
 
@@ -202,7 +206,7 @@ def test_chain_is_the_top_candidate_of_each_position():
     assert tuple(tokens[:8].tolist()) == expected.tokens
     assert tuple(parents[:8].tolist()) == expected.parents and parents[8] == -1
     assert positions[:8].tolist() == [4 + i for i in range(8)]
-    assert block[:8, :8].numpy().astype(bool).tolist() == expected.mask().tolist()
+    assert block[:8, :8].bool().tolist() == expected.mask().tolist()
 
 
 def accept(tokens, parents, targets, seq_lens, block):

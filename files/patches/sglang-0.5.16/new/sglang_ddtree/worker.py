@@ -19,7 +19,6 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
-from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -28,6 +27,7 @@ from sglang_ddtree import tree
 from sglang_ddtree.algorithm import server_settings
 from sglang_ddtree.hooks import register_worker_hooks
 from sglang_ddtree.kv_move import KVMover
+from sglang_ddtree.logits import adjust_logits
 from sglang_ddtree.sampler import TreeSampler
 from sglang_ddtree.self_check import check_tree_mask
 from sglang_ddtree.step import StepBuffers, StepPlan
@@ -281,12 +281,7 @@ class DDTreeWorker(DFlashWorkerV2):
     def _draw(self, batch: Any, logits_output: Any, plan: StepPlan) -> torch.Tensor:
         """The target's own draw at every node, [bs * N]: argmax, or the normal sampler's."""
         info = batch.sampling_info
-        if info is not None:
-            apply_dflash_verify_logits_adjustments(
-                next_token_logits=logits_output.next_token_logits,
-                sampling_info=info,
-                draft_token_num=plan.width,
-            )
+        adjust_logits(logits_output.next_token_logits, info, plan.width)
         if info is None or info.is_all_greedy:
             return torch.argmax(logits_output.next_token_logits, dim=-1)
 

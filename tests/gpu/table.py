@@ -1,0 +1,151 @@
+"""Measure AR, DFLASH and DDTREE on one GPU, arms interleaved, and print a table.
+
+    python tests/gpu/table.py --target HF_DIR --drafter DIR --out DIR [--budgets 16,32,64]
+
+All servers stay loaded; a round asks every arm once, in a new order. Speed is emitted tokens over
+wall time of the arm's requests, prefill included; greedy, end-of-text ignored, so that each arm
+writes the same number of tokens. Ratios are of one round's two figures; medians with min..max.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+from engines import Engine, accept_length, prompt_ids
+
+
+def measure(engine: Engine, prompts, tokens: int, concurrency: int) -> dict:
+    start = time.perf_counter()
+    answers = engine.generate_all(prompts, tokens, concurrency, ignore_eos=True)
+    wall = time.perf_counter() - start
+    emitted = sum(a["meta_info"]["completion_tokens"] for a in answers)
+    found = {"tok_s": emitted / wall, "wall_s": wall, "tokens": emitted}
+    if engine.arm != "ar":
+        found["accept"] = accept_length(answers)
+        found["steps"] = sum(a["meta_info"]["spec_verify_ct"] for a in answers)
+    return found
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    middle = statistics.median(values)
+    return f"{middle:.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--drafter", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budgets", default="16,32,64")
+    parser.add_argument("--widths", default="17,33")
+    parser.add_argument("--width", type=int, default=65)
+    parser.add_argument("--concurrency", default="1,8")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=192)
+    parser.add_argument("--arms", default="ar,dflash,ddtree")
+    parser.add_argument("--adaptive", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also write step time lines")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    graphs = (
+        "--cuda-graph-bs-decode",
+        "1",
+        "2",
+        "4",
+        "8",
+        "--max-running-requests",
+        "8",
+        "--max-total-tokens",
+        "40000",
+    )
+    env = {"SGLANG_DDTREE_WIDTHS": args.widths, "SGLANG_DDTREE_ADAPTIVE": str(int(args.adaptive))}
+    engines = {
+        arm: Engine(
+            arm, args.target, args.drafter, 31000 + i, args.out, width=args.width, extra=graphs,
+            env=env if arm == "ddtree" else {},
+        ).start()
+        for i, arm in enumerate(args.arms.split(","))
+    }  # fmt: skip
+    try:
+        for engine in engines.values():
+            engine.wait(240)
+        print("servers are up", flush=True)
+        rows = run(engines, args)
+        if args.profile:
+            profile(engines, args)
+    finally:
+        for engine in engines.values():
+            engine.stop()
+    (args.out / "table.json").write_text(json.dumps(rows))
+    show(rows)
+
+
+def run(engines: dict[str, Engine], args) -> list[dict]:
+    prompts = prompt_ids(args.target)
+    arms = [arm for arm in engines if arm != "ddtree"]
+    if "ddtree" in engines:
+        arms += [f"ddtree-{b}" for b in args.budgets.split(",")]
+    rng = random.Random(1)
+    rows = []
+    for round_number in range(-1, args.rounds):  # round -1 warms up
+        for concurrency in map(int, args.concurrency.split(",")):
+            for arm in rng.sample(arms, len(arms)):
+                engine = engines[arm.partition("-")[0]]
+                if arm.startswith("ddtree"):
+                    engine.set_budget(int(arm.partition("-")[2]))
+                asked = prompts[:4] if concurrency == 1 else prompts
+                tokens = 48 if round_number < 0 else args.tokens
+                found = measure(engine, asked, tokens, concurrency)
+                if round_number >= 0:
+                    rows.append(
+                        {"arm": arm, "round": round_number, "concurrency": concurrency, **found}
+                    )
+    return rows
+
+
+def profile(engines: dict[str, Engine], args) -> None:
+    """Twenty steps of each speculative server at concurrency 1, as a torch trace."""
+    prompts = prompt_ids(args.target)
+    for arm, engine in engines.items():
+        if arm == "ar":
+            continue
+        if arm == "ddtree":
+            engine.set_budget(32)
+        folder = args.out / f"trace-{arm}"
+        engine.ask(
+            {"output_dir": str(folder), "num_steps": 24, "activities": ["CPU", "GPU"]},
+            "/start_profile",
+        )
+        engine.generate(prompts[0], 192, ignore_eos=True)
+        end = time.monotonic() + 25
+        while time.monotonic() < end and not list(folder.glob("*.gz")):
+            time.sleep(0.5)
+
+
+def show(rows: list[dict]) -> None:
+    for concurrency in sorted({row["concurrency"] for row in rows}):
+        print(f"\nconcurrency {concurrency}")
+        print(f"{'arm':12} {'tok/s':>24} {'x dflash':>22} {'accept':>7} {'ms a step':>10}")
+        mine = [row for row in rows if row["concurrency"] == concurrency]
+        base = {row["round"]: row["tok_s"] for row in mine if row["arm"] == "dflash"}
+        for arm in dict.fromkeys(row["arm"] for row in mine):
+            own = [row for row in mine if row["arm"] == arm]
+            ratios = [row["tok_s"] / base[row["round"]] for row in own if row["round"] in base]
+            accept = statistics.mean(row.get("accept", 1.0) for row in own)
+            steps = [
+                1e3 * row["wall_s"] * concurrency / row.get("steps", row["tokens"]) for row in own
+            ]
+            print(
+                f"{arm:12} {spread([row['tok_s'] for row in own]):>24} "
+                f"{spread(ratios, 3) if ratios else '':>22} {accept:7.3f} "
+                f"{statistics.median(steps):10.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
