@@ -10,6 +10,8 @@ is refused. Read in the 0.5.16 sources:
 | fa3          | yes | yes | flashattention_backend.py (cascade); sm_90 only                   |
 | flashinfer   | yes | no  | flashinfer_backend.py; flashinfer_mla_backend.py plans causal=True |
 | trtllm_mla, flashmla, cutlass_mla, tokenspeed_mla, trtllm_mha: the kernels ignore the mask     |
+
+Of these, our patch set drives triton only: it is right on every GPU and for every model.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from operations.plan_models import Attention
 
 HOPPER = "9.0"
+DRIVEN = "the patch set verifies trees with triton only"
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,13 @@ def tree_mask_fault(backend: str, attention: Attention, compute_cap: str | None)
         return None
     if backend == "fa3":
         if compute_cap == HOPPER:
-            return None
-        return f"fa3 has kernels for sm_90 only, this is {sm(compute_cap)}"
+            return f"fa3 honours tree masks on sm_90, but {DRIVEN}"
+        return f"fa3 has kernels for sm_90 only, this is {sm(compute_cap)}; {DRIVEN}"
     if backend == "flashinfer":
         if attention is Attention.MHA:
-            return None
-        if attention is Attention.MLA:
-            return "flashinfer drops the tree mask for MLA and verifies as if it were a chain"
-        return "flashinfer honours a tree mask for MHA only, and the model's attention is unknown"
-    return f"{backend} ignores the tree mask; triton honours it (fa3 too on sm_90)"
+            return f"flashinfer honours tree masks for MHA, but {DRIVEN}"
+        return "flashinfer drops the tree mask for MLA and verifies as if it were a chain"
+    return f"{backend} ignores the tree mask; {DRIVEN}"
 
 
 def sm(compute_cap: str | None) -> str:

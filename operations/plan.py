@@ -34,8 +34,9 @@ class _Notes:
 
     choices: list[Choice] = field(default_factory=list)
 
-    def add(self, name: str, value: object, reason: str) -> None:
-        self.choices.append(Choice(name, str(value), reason))
+    def add(self, name: str, value: str, reason: str) -> str:
+        self.choices.append(Choice(name, value, reason))
+        return value
 
 
 def choose(machine: MachineFacts, wanted: Wanted) -> ServingPlan:
@@ -46,28 +47,77 @@ def choose(machine: MachineFacts, wanted: Wanted) -> ServingPlan:
     Values that drift (free disk, load, ports) never matter.
     """
     notes = _Notes()
-    engine, engine_reason = _engine(machine, wanted)
-    notes.add("engine", engine, engine_reason)
-    manager, manager_reason = _service_manager(machine, wanted)
-    notes.add("service manager", manager, manager_reason)
+    engine = notes.add("engine", *_engine(machine, wanted))
+    manager = notes.add("service manager", *_service_manager(machine, wanted))
     prefix = wanted.prefix or default_prefix(machine.uid, machine.home)
-    target_known = target_facts(wanted.target)
-    target = _model(wanted.target, prefix, target_known.size_bytes)
-    notes.add("target", target.name, f"{wanted.target}: {target_known.title}")
-    drafter, block = None, None
-    if wanted.drafter is not None:
-        drafter_known = drafter_facts(wanted.drafter)
-        drafter = _model(wanted.drafter, prefix, drafter_known.size_bytes)
-        block = drafter_known.block
-        notes.add("drafter", drafter.name, f"{wanted.drafter}: {drafter_known.title}")
-        notes.add(
-            "block",
-            block if block is not None else "the checkpoint's",
-            "the drafter was trained for it" if block else "read from its config.json by SGLang",
-        )
-    if engine == "reference":
-        return _reference(machine, wanted, notes, manager, prefix, target, drafter, block)
-    return _sglang(machine, wanted, notes, manager, prefix, target, drafter, block, target_known)
+    known = target_facts(wanted.target)
+    target = _model(wanted.target, prefix, known.size_bytes)
+    notes.add("target", target.name, f"{wanted.target}: {known.title}")
+    drafter, block = _drafter(wanted, prefix, notes)
+    decide = _sglang if engine == "sglang" else _reference
+    own = decide(_Inputs(machine, wanted, prefix, known, target, drafter, block), notes)
+    return ServingPlan(
+        group=wanted.group,
+        host=machine.hostname,
+        engine=engine,
+        service_manager=manager,
+        prefix=prefix,
+        python=own.python,
+        lock=own.lock,
+        patch_set=own.patch_set,
+        host_address=wanted.host,
+        port=wanted.port,
+        served_model_name=wanted.served_model_name or target.name,
+        gpus=own.gpus,
+        target=target,
+        drafter=drafter,
+        block=block,
+        arm=own.matrix.served,
+        arms=own.matrix.arms,
+        launches=own.matrix.launches,
+        start_timeout_s=own.start_timeout_s,
+        stop_timeout_s=own.stop_timeout_s,
+        choices=tuple(notes.choices),
+    )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What both engines decide from."""
+
+    machine: MachineFacts
+    wanted: Wanted
+    prefix: str
+    known: TargetFacts
+    target: ModelRef
+    drafter: ModelRef | None
+    block: int | None
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What an engine decides for itself."""
+
+    python: str
+    lock: str
+    patch_set: str | None
+    gpus: int
+    matrix: plan_arms.Matrix
+    start_timeout_s: int
+    stop_timeout_s: int
+
+
+def _drafter(wanted: Wanted, prefix: str, notes: _Notes) -> tuple[ModelRef | None, int | None]:
+    if wanted.drafter is None:
+        return None, None
+    known = drafter_facts(wanted.drafter)
+    drafter = _model(wanted.drafter, prefix, known.size_bytes)
+    notes.add("drafter", drafter.name, f"{wanted.drafter}: {known.title}")
+    if known.block is None:
+        notes.add("block", "the checkpoint's", "read from its config.json by SGLang")
+    else:
+        notes.add("block", str(known.block), "the drafter was trained for it")
+    return drafter, known.block
 
 
 def _engine(machine: MachineFacts, wanted: Wanted) -> tuple[str, str]:
@@ -113,107 +163,71 @@ def _model(text: str, prefix: str, size_bytes: int | None) -> ModelRef:
     )
 
 
-def _reference(
-    machine: MachineFacts,
-    wanted: Wanted,
-    notes: _Notes,
-    manager: str,
-    prefix: str,
-    target: ModelRef,
-    drafter: ModelRef | None,
-    block: int | None,
-) -> ServingPlan:
-    python, python_reason = plan_reference.python_version(machine)
-    notes.add("python", python, python_reason)
+def _reference(inputs: _Inputs, notes: _Notes) -> _Decided:
+    wanted = inputs.wanted
+    python = notes.add("python", *plan_reference.python_version(inputs.machine))
 
-    def start(key: str, algorithm: str | None, budget: int | None, overlap: bool) -> Launch:
-        return plan_reference.launch(prefix, wanted, target, drafter, block, key, algorithm, budget)
+    def render(start: plan_arms.Start) -> Launch:
+        return plan_reference.launch(
+            inputs.prefix,
+            wanted,
+            inputs.target,
+            inputs.drafter,
+            inputs.block,
+            start.key,
+            start.algorithm,
+            start.budget,
+        )
 
     rules = plan_arms.Rules(
         wanted=wanted,
         parallelism="CPU",
-        has_drafter=drafter is not None,
+        has_drafter=inputs.drafter is not None,
         budgets=(8, 16),
         budgets_reason="small trees: on a CPU verification is compute-bound",
         nooverlap=False,
     )
-    matrix = plan_arms.build(rules, start)
+    matrix = plan_arms.build(rules, render)
     notes.choices += matrix.choices
-    start_timeout = wanted.start_timeout_s or 300
-    notes.add("start timeout", f"{start_timeout} s", "reads and unpacks the weights on a CPU")
-    return ServingPlan(
-        group=wanted.group,
-        host=machine.hostname,
-        engine="reference",
-        service_manager=manager,
-        prefix=prefix,
-        python=python,
-        lock=plan_reference.LOCK,
-        patch_set=None,
-        host_address=wanted.host,
-        port=wanted.port,
-        served_model_name=wanted.served_model_name or target.name,
-        gpus=0,
-        target=target,
-        drafter=drafter,
-        block=block,
-        arm=matrix.served,
-        arms=matrix.arms,
-        launches=matrix.launches,
-        start_timeout_s=start_timeout,
-        stop_timeout_s=30,
-        choices=tuple(notes.choices),
-    )
+    limit = wanted.start_timeout_s or 300
+    notes.add("start timeout", f"{limit} s", "reads and unpacks the weights on a CPU")
+    return _Decided(python, plan_reference.LOCK, None, 0, matrix, limit, 30)
 
 
-def _sglang(
-    machine: MachineFacts,
-    wanted: Wanted,
-    notes: _Notes,
-    manager: str,
-    prefix: str,
-    target: ModelRef,
-    drafter: ModelRef | None,
-    block: int | None,
-    known: TargetFacts,
-) -> ServingPlan:
-    parallelism, reason = _parallelism(machine, wanted, known)
+def _sglang(inputs: _Inputs, notes: _Notes) -> _Decided:
+    machine, wanted = inputs.machine, inputs.wanted
+    parallelism, reason = _parallelism(machine, wanted, inputs.known)
     notes.add("parallelism", parallelism.name, reason)
-    compute_cap = machine.gpus[0].compute_cap if machine.gpus else wanted.compute_capability
     ground = plan_sglang.Ground(
-        machine, wanted, prefix, target, known, drafter, block, parallelism, compute_cap
+        machine=machine,
+        wanted=wanted,
+        prefix=inputs.prefix,
+        target=inputs.target,
+        target_facts=inputs.known,
+        drafter=inputs.drafter,
+        block=inputs.block,
+        parallelism=parallelism,
+        compute_cap=machine.gpus[0].compute_cap if machine.gpus else wanted.compute_capability,
     )
     _note_sglang(notes, ground)
 
-    def start(key: str, algorithm: str | None, budget: int | None, overlap: bool) -> Launch:
-        return plan_sglang.launch(ground, key, algorithm, budget, overlap)
+    def render(start: plan_arms.Start) -> Launch:
+        return plan_sglang.launch(
+            ground, start.key, start.algorithm, start.budget, start.overlap, start.narrower
+        )
 
-    matrix = plan_arms.build(plan_arms.sglang_rules(ground), start)
+    matrix = plan_arms.build(plan_arms.sglang_rules(ground), render)
     notes.choices += matrix.choices
-    start_timeout, timeout_reason = _start_timeout(wanted, target)
-    notes.add("start timeout", f"{start_timeout} s", timeout_reason)
-    return ServingPlan(
-        group=wanted.group,
-        host=machine.hostname,
-        engine="sglang",
-        service_manager=manager,
-        prefix=prefix,
-        python=plan_sglang.PYTHON,
-        lock=plan_sglang.LOCK,
-        patch_set=plan_sglang.PATCH_SET,
-        host_address=wanted.host,
-        port=wanted.port,
-        served_model_name=wanted.served_model_name or target.name,
-        gpus=parallelism.gpus,
-        target=target,
-        drafter=drafter,
-        block=block,
-        arm=matrix.served,
-        arms=matrix.arms,
-        launches=matrix.launches,
-        start_timeout_s=start_timeout,
-        stop_timeout_s=120,
-        choices=tuple(notes.choices),
+    limit, reason = _start_timeout(wanted, inputs.target)
+    notes.add("start timeout", f"{limit} s", reason)
+    return _Decided(
+        plan_sglang.PYTHON,
+        plan_sglang.LOCK,
+        plan_sglang.PATCH_SET,
+        parallelism.gpus,
+        matrix,
+        limit,
+        120,
     )
 
 
@@ -244,7 +258,7 @@ def _note_sglang(notes: _Notes, ground: plan_sglang.Ground) -> None:
     notes.choices.append(plan_sglang.all_reduce(ground))
     notes.add(
         "memory fraction",
-        ground.wanted.mem_fraction_static or plan_sglang.MEM_FRACTION,
+        str(ground.wanted.mem_fraction_static or plan_sglang.MEM_FRACTION),
         "set in wanted"
         if ground.wanted.mem_fraction_static
         else "weights and KV; the rest is for graphs, tree buffers and the drafter. Lower it first "

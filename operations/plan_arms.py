@@ -13,8 +13,19 @@ from operations.wanted import Wanted
 
 FIRST_BUDGET = 16  # in the starting range of every group; the benchmark finds the best one
 
-# What starts an engine: (key, algorithm, budget, overlap) -> Launch
-Start = Callable[[str, str | None, int | None, bool], Launch]
+
+@dataclass(frozen=True)
+class Start:
+    """An engine start to render. `narrower` are budgets below `budget` that it must serve too."""
+
+    key: str
+    algorithm: str | None = None
+    budget: int | None = None
+    overlap: bool = True
+    narrower: tuple[int, ...] = ()
+
+
+Render = Callable[[Start], Launch]
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,7 @@ def _fit_fault(ground: plan_sglang.Ground) -> str | None:
     )
 
 
-def build(rules: Rules, start: Start) -> Matrix:
+def build(rules: Rules, render: Render) -> Matrix:
     """All arms with their engine starts. The draft trees share one start, as wide as the widest.
 
     If a smaller tree serves than the widest that is benchmarked, it has a start of its own
@@ -116,22 +127,24 @@ def build(rules: Rules, start: Start) -> Matrix:
         fault = {"ar": None, "dflash": chain_fault, "ddtree": tree_fault}[mode]
         key = mode if mode == "ddtree" else name
         if fault is None and key not in launches:
-            launches[key] = _start(start, key, max(budgets))
+            launches[key] = render(_start(key, budgets))
         arms.append(_arm(rules, name, mode, key, fault))
     served, reason = _served(rules, arms)
     budget = next(arm.budget for arm in arms if arm.name == served)
     if budget is not None and budget != max(budgets):
-        launches["serve"] = start("serve", "DDTREE", budget, True)
+        launches["serve"] = render(Start("serve", "DDTREE", budget))
     choices = [Choice("arm", served, reason)]
     if rules.has_drafter:
         choices.append(Choice("budgets", " ".join(str(b) for b in budgets), budgets_reason))
     return Matrix(tuple(arms), tuple(launches.values()), served, tuple(choices))
 
 
-def _start(start: Start, key: str, widest: int) -> Launch:
-    algorithm = {"ar": None, "ddtree": "DDTREE"}.get(key, "DFLASH")
-    budget = widest if algorithm == "DDTREE" else None
-    return start(key, algorithm, budget, key != "dflash-nooverlap")
+def _start(key: str, budgets: tuple[int, ...]) -> Start:
+    if key == "ddtree":
+        *narrower, widest = budgets
+        return Start(key, "DDTREE", widest, narrower=tuple(narrower))
+    algorithm = None if key == "ar" else "DFLASH"
+    return Start(key, algorithm, overlap=key != "dflash-nooverlap")
 
 
 def _arm(rules: Rules, name: str, mode: str, key: str, fault: str | None) -> Arm:

@@ -54,9 +54,18 @@ class Ground:
 
 
 def launch(
-    ground: Ground, key: str, algorithm: str | None, budget: int | None = None, overlap: bool = True
+    ground: Ground,
+    key: str,
+    algorithm: str | None,
+    budget: int | None = None,
+    overlap: bool = True,
+    narrower: tuple[int, ...] = (),
 ) -> Launch:
-    """One engine start; `budget` B gives the verify width B + 1 of a DDTREE start."""
+    """One engine start; `budget` B gives the verify width B + 1 of a DDTREE start.
+
+    For each budget in `narrower` it captures graphs of that width too, so that a switch at run
+    time costs what a start with that budget would cost.
+    """
     wanted, facts = ground.wanted, ground.target_facts
     argv = [
         f"{ground.prefix}/current/venv/bin/python",
@@ -85,7 +94,10 @@ def launch(
     argv += ["--cuda-graph-bs-decode", *(str(size) for size in graph_sizes(ground))]
     argv += ["--watchdog-timeout", "1800"]
     argv += wanted.engine_args
-    return Launch(key, tuple(argv), environment(ground), algorithm, budget)
+    widths = ",".join(str(smaller + 1) for smaller in narrower)
+    environment = {"SGLANG_DDTREE_WIDTHS": widths} if widths else {}
+    environment |= _environment(ground)
+    return Launch(key, tuple(argv), dict(sorted(environment.items())), algorithm, budget)
 
 
 def _speculation(
@@ -210,7 +222,7 @@ def _release(toolkit: Toolkit) -> tuple[int, ...]:
     return version_tuple(toolkit.release) or ()
 
 
-def environment(ground: Ground) -> dict[str, str]:
+def _environment(ground: Ground) -> dict[str, str]:
     """The engine's environment. Never a secret: the engine works offline."""
     home = cuda_home(ground.machine, ground.compute_cap)[0]
     cache = f"{ground.prefix}/cache/{LOCK}"
@@ -237,7 +249,7 @@ def environment(ground: Ground) -> dict[str, str]:
     if (ground.compute_cap or "").startswith("12."):
         found["SGLANG_ENABLE_JIT_DEEPGEMM"] = "0"  # DeepGEMM has no sm_120 kernels (#18870)
     found |= _nccl(ground)
-    return dict(sorted((found | ground.wanted.environment).items()))
+    return found | ground.wanted.environment
 
 
 def _nccl(ground: Ground) -> dict[str, str]:

@@ -25,7 +25,7 @@ from operations.wanted import Wanted, WantedError, read_wanted
 
 
 def wanted_of(inventory: Path) -> dict[str, Wanted]:
-    """The groups of an inventory file that have `wanted` data, by the group's name.
+    """The `wanted` data of an inventory file, by the name of its group, or of its host.
 
     Raises WantedError with one line for a file that can't be read or has no such group.
     """
@@ -38,9 +38,10 @@ def wanted_of(inventory: Path) -> dict[str, Wanted]:
             f"expected an inventory in {inventory}, found {type(error).__name__}: {error}; mend it"
         ) from None
     found = {
-        name: read_wanted(value[1]["wanted"], f"{name} in {inventory}")
-        for name, value in names.items()
-        if not name.startswith("_") and _is_group(value) and "wanted" in value[1]
+        name: read_wanted(data, f"{name} in {inventory}")
+        for group, value in names.items()
+        if not group.startswith("_") and _is_group(value)
+        for name, data in _wishes(group, *value)
     }
     if not found:
         raise WantedError(
@@ -52,6 +53,15 @@ def wanted_of(inventory: Path) -> dict[str, Wanted]:
 
 def _is_group(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict)
+
+
+def _wishes(group: str, hosts: Any, data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The wish of a group, and those of hosts that have their own."""
+    if "wanted" in data:
+        yield group, data["wanted"]
+    for host in hosts:
+        if isinstance(host, tuple) and "wanted" in host[1]:
+            yield host[0], host[1]["wanted"]
 
 
 def read_facts(path: Path) -> MachineFacts:
@@ -76,8 +86,7 @@ def text(plan: ServingPlan) -> str:
         lines.append(f"  {arm.name}: {arm.parallelism}, {start}: {arm.reason}")
     for launch in plan.launches:
         lines += ["", f"start '{launch.key}'", *_command_lines(launch)]
-    for keys, launch in _by_environment(plan):
-        lines += ["", f"environment of {keys}", *_environment_lines(launch)]
+    lines += _environments(plan)
     lines += ["", f"prefix {plan.prefix}, python {plan.python}, lock {plan.lock}"]
     lines += [f"patch set {plan.patch_set or 'none'}"]
     lines += [f"time limits: start {plan.start_timeout_s} s, stop {plan.stop_timeout_s} s"]
@@ -89,20 +98,20 @@ def _command_lines(launch: Launch) -> Iterator[str]:
         yield "  " + shlex.join(words)
 
 
-def _environment_lines(launch: Launch) -> Iterator[str]:
-    for name, value in sorted(launch.env.items()):
-        yield f"  {name}={value}"
+def _environment_lines(launch: Launch) -> list[str]:
+    return [f"  {name}={value}" for name, value in sorted(launch.env.items())]
 
 
-def _by_environment(plan: ServingPlan) -> Iterator[tuple[str, Launch]]:
-    """The distinct environments of the engine starts, with the starts that have each."""
-    texts = {launch.key: "\n".join(_environment_lines(launch)) for launch in plan.launches}
-    seen = set()
-    for launch in plan.launches:
-        keys = [key for key, value in texts.items() if value == texts[launch.key]]
-        if keys[0] not in seen:
-            seen.add(keys[0])
-            yield ", ".join(keys), launch
+def _environments(plan: ServingPlan) -> Iterator[str]:
+    """The environment of the first start in full, and what the others have besides."""
+    first, *others = plan.launches
+    yield from ["", f"environment of '{first.key}'", *_environment_lines(first)]
+    for launch in others:
+        lines = [
+            line for line in _environment_lines(launch) if line not in _environment_lines(first)
+        ]
+        if lines:
+            yield from ["", f"environment of '{launch.key}': the same, and", *lines]
 
 
 def _by_flag(argv: tuple[str, ...]) -> list[list[str]]:

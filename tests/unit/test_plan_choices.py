@@ -187,9 +187,13 @@ def test_a_backend_without_tree_masks_makes_trees_impossible(name, backend, reas
     assert plan.arm == "dflash"
 
 
-@pytest.mark.parametrize("backend", ["triton", "fa3", "flashinfer"])
-def test_on_h200_three_backends_verify_trees_of_an_mha_model(backend):
-    assert arms(plan_of("h200x1", attention_backend=backend))["ddtree-16"]
+@pytest.mark.parametrize("backend", ["fa3", "flashinfer"])
+def test_a_backend_that_honours_masks_but_is_not_driven_is_refused_with_that_reason(backend):
+    trees = [
+        arm for arm in plan_of("h200x1", attention_backend=backend).arms if arm.mode == "ddtree"
+    ]
+    assert all(not arm.possible and "honours tree masks" in arm.reason for arm in trees)
+    assert all("triton only" in arm.reason for arm in trees)
 
 
 def test_a_served_tree_with_a_backend_that_drops_masks_is_refused():
@@ -244,6 +248,13 @@ def test_trees_share_one_start_that_is_as_wide_as_the_widest():
     assert starts == {"ddtree"}
     argv = plan.launch_for("ddtree-4").argv
     assert value_after(argv, "--speculative-num-draft-tokens") == "65"
+
+
+def test_the_shared_start_has_graphs_of_every_benchmarked_width():
+    plan = plan_of("b300", budgets=[4, 8, 64], arm="ddtree-8")
+    assert plan.launch_for("ddtree-4").env["SGLANG_DDTREE_WIDTHS"] == "5,9"
+    assert "SGLANG_DDTREE_WIDTHS" not in plan.serving_launch.env
+    assert "SGLANG_DDTREE_WIDTHS" not in plan.launch_for("dflash").env
 
 
 def test_the_served_tree_is_no_wider_than_it_is():
