@@ -14,6 +14,7 @@ from operations import (
     bench,
     models,
     outcome,
+    patches,
     preflight,
     run,
     serve,
@@ -36,6 +37,8 @@ elif this and this.phases - {"preflight"}:
         models.start(name="models: start what is missing", **this.models)
     if "stack" in do:
         stack.install(name="stack: the engine's venv", run=this)
+    if "patches" in do:
+        patches.apply(name="patches: DDTree in the engine's venv", **this.patches)
     if "units" in do:
         units.publish(name="units: release, link and service", run=this)
     if "models" in do:

@@ -103,6 +103,6 @@ def lock_path(lock: str) -> Path:
     return FILES / known.get(lock, f"stack/{lock}.lock")
 
 
-def lock_hash(lock: str, python: str) -> str:
-    """Names a venv: the hash of its lock and of the Python that it is made with ("3.12")."""
-    return digest(lock_text(lock).decode(), python)
+def lock_hash(lock: str, *more: str) -> str:
+    """Names a venv: the hash of its lock and of what else makes it (Python "3.12", a patch set)."""
+    return digest(lock_text(lock).decode(), *more)

@@ -46,7 +46,7 @@ def layout_of(plan: ServingPlan, wanted: Wanted) -> Layout:
     layout = Layout(
         prefix=plan.prefix,
         sources_hash=tree.hash,
-        tools_hash=artifacts.lock_hash("tools", "tools"),
+        tools_hash=artifacts.lock_hash("tools"),
         venv_hash=stack,
         release="",
     )
@@ -54,10 +54,15 @@ def layout_of(plan: ServingPlan, wanted: Wanted) -> Layout:
 
 
 def stack_name(plan: ServingPlan, wanted: Wanted) -> str:
-    """Names the engine's venv by what is in it: the lock, or the Python whose packages it uses."""
+    """Names the engine's venv by what is in it: lock and patch set, or the Python that it extends.
+
+    Each patch set has a venv of its own, so that a roll-back is a link and nothing is un-patched
+    under a running service; uv makes the second one from its cache.
+    """
     if wanted.stack == "system":
         return f"system-{artifacts.digest(wanted.stack_from or 'python3')}"
-    return artifacts.lock_hash(plan.lock, plan.python)
+    patched = artifacts.sources().below(f"patches/{plan.patch_set}/").hash if plan.patch_set else ""
+    return artifacts.lock_hash(plan.lock, plan.python, patched)
 
 
 def fingerprint(plan: ServingPlan, wanted: Wanted, layout: Layout) -> str:

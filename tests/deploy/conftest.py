@@ -29,6 +29,8 @@ class Deploy:
             "prefix": str(self.prefix),
             "port": self.port,
             "budgets": [8, 16],
+            # other tests share the cores: BLAS threads that wait for each other crawl then
+            "environment": {"OPENBLAS_NUM_THREADS": "1"},
             "bench": {"prompts_per_cell": 1, "max_new_tokens": 8, "repeats": 1},
             **wanted,
         }

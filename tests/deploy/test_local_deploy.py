@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FINE = {"tools", "models", "stack", "units", "serve", "bench"}
+FINE = {"tools", "models", "stack", "patches", "units", "serve", "bench"}
 
 
 @pytest.fixture(scope="module")
