@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,6 +200,7 @@ def _context(result: BenchResult, kit: Mapping[str, bytes], notes: Sequence[str]
         "machine": machine,
         "gpu_name": gpus[0].get("name") if gpus else None,
         "compute_cap": gpus[0].get("compute_cap") if gpus else None,
+        "commands": [(x["key"], _command(x)) for x in plan.get("launches") or ()],
         "notes": list(notes),
         "parts": _parts(kit),
         "has": lambda prefix: any(name.startswith(prefix) for name in kit),
@@ -208,6 +210,12 @@ def _context(result: BenchResult, kit: Mapping[str, bytes], notes: Sequence[str]
         ],
         "comparisons": summarise(result),
     }
+
+
+def _command(launch: Mapping[str, Any]) -> str:
+    """Environment and command line as one would type them."""
+    env = [f"{name}={shlex.quote(value)}" for name, value in sorted(launch["env"].items())]
+    return " ".join([*env, shlex.join(launch["argv"])])
 
 
 def _parts(kit: Mapping[str, bytes]) -> list[tuple[str, int, int]]:

@@ -237,7 +237,7 @@ def test_reproduce_names_the_host_that_is_needed_and_the_commands():
     assert "8 GPUs of compute capability 12.0 on one host" in text
     assert "apply.py apply sources/patches/sglang-0.5.16 /opt/ddtree/current/venv" in text
     assert "uv pip sync --require-hashes --python /opt/ddtree/current/venv stack/made.lock" in text
-    assert "OMP_NUM_THREADS=8 engine --model-path /made/target --port 30000" in text
+    assert "\n    OMP_NUM_THREADS=8 engine --model-path /made/target --port 30000" in text
     assert "pp8-dflash: made: DFLASH refuses pipeline parallelism" in text
 
 
