@@ -74,6 +74,8 @@ python_version() {
   r=$(readlink -f "$1")
   case $seen in *"|$r|"*) return;; esac
   seen="$seen|$r|"
+  # A venv on PATH stands for the interpreter that it was made from.
+  [ -e "${1%/bin/*}/pyvenv.cfg" ] && set -- "$r"
   echo "$1 $(timeout -k 2 "$LIMIT" "$1" --version 2>&1)"
 }
 models() {

@@ -21,7 +21,8 @@ from facts.nvidia.values import ParseError
 _READERS: dict[str, tuple[str, tuple[Callable[[str], views.Json], ...]]] = {
     "topo": ("`nvidia-smi topo -m`", (views.topology,)),
     "gpus": (
-        "`nvidia-smi --query-gpu=... --format=csv` (also the table, -q, -q -x and versions)",
+        "`nvidia-smi --query-gpu=... --format=csv` (without a header: index, name, memory.total, "
+        "memory.used, memory.free; also the table, -q, -q -x and versions)",
         (views.query, views.table, views.query_text, views.xml, views.versions, views.module),
     ),
     "xml": ("`nvidia-smi -q -x`", (views.xml,)),

@@ -22,6 +22,9 @@ from facts.machine_document import parse_document  # noqa: E402
 DRIVER, CUDA = "590.44.01", "13.1"  # the pair that B18 shows; D10 has this driver on a B300
 
 
+AS_PTXAS = ("nvcc: NVIDIA (R) Cuda compiler driver", "ptxas: NVIDIA (R) Ptx optimizing assembler")
+
+
 @dataclass(frozen=True)
 class Card:
     """What one kind of GPU prints."""
@@ -226,9 +229,7 @@ def host_files(card: Card, topo: str) -> dict[str, str]:
         "nvlink_s.txt": nvlink(card, everyone),
         "L.txt": listing(card, everyone),
         "nvcc.txt": nvcc,
-        "ptxas.txt": nvcc.replace(
-            "nvcc: NVIDIA (R) Cuda compiler driver", "ptxas: NVIDIA (R) Ptx optimizing assembler"
-        ),
+        "ptxas.txt": nvcc.replace(*AS_PTXAS),
         "faults/7of8/query.csv": query_csv(card, everyone[:7]),
         "faults/7of8/q.xml": q_xml(card, everyone[:7]),
         "faults/7of8/topo_m.txt": seven(topo),
@@ -243,12 +244,8 @@ def host_files(card: Card, topo: str) -> dict[str, str]:
         "faults/driver-mismatch/all": text("open/B10.txt"),
         "faults/driver-mismatch/exit": "18\n",
         "faults/old-nvcc/nvcc.txt": d03,
-        "faults/old-nvcc/ptxas.txt": d03.replace(
-            "nvcc: NVIDIA (R) Cuda compiler driver", "ptxas: NVIDIA (R) Ptx optimizing assembler"
-        ),
-        "faults/old-ptxas/ptxas.txt": text("open/D08.txt").replace(
-            "nvcc: NVIDIA (R) Cuda compiler driver", "ptxas: NVIDIA (R) Ptx optimizing assembler"
-        ),
+        "faults/old-nvcc/ptxas.txt": d03.replace(*AS_PTXAS),
+        "faults/old-ptxas/ptxas.txt": text("open/D08.txt").replace(*AS_PTXAS),
     }
     if card is B300:
         files |= {
@@ -324,9 +321,9 @@ def composed(
         + "ptxas /usr/local/cuda-13.0/bin/ptxas\n"
         + files["ptxas.txt"]
     )
+    absent = ("/data", "/models")
     places = "".join(
-        f"{path}\t{path if path in ('/', '/opt', '/root', '/home', '/var', '/srv', '/mnt') else '/'}"
-        f"\t{'no' if path in ('/data', '/models') else 'yes'}\tyes\n"
+        f"{path}\t/\tno\tyes\n" if path in absent else f"{path}\t{path}\tyes\tyes\n"
         for path in ("/", "/opt", "/root", "/home", "/var", "/srv", "/data", "/mnt", "/models")
     )
     sections = {
@@ -360,19 +357,12 @@ def composed(
 
 
 def h200(gpus: int) -> str:
-    """The host whose outputs lie in h200x2/, with one or two GPUs; its system part is made up."""
+    """A host whose outputs lie in h200x1/ or h200x2/; its system part is made up."""
+    folder = f"h200x{gpus}"
     cuda = "toolkit /usr/local/cuda-13.0 /usr/local/cuda\n" + text("h200x2/nvcc.txt")
     identity = IDENTITY.replace("systemd_booted=yes\n", "container=yes\n")
     identity = identity.replace("init=systemd", "init=sh").replace("cpus=256", f"cpus={16 * gpus}")
     identity = identity.replace("numa_nodes=2", "numa_nodes=1") + "hostname=h200\n"
-    query, xml = text("h200x2/query.csv"), text("h200x2/q.xml")
-    topology, nvlink = text("h200x2/topo_m.txt"), text("h200x2/nvlink_s.txt")
-    if gpus == 1:
-        query = "".join(query.splitlines(keepends=True)[:2])
-        xml = xml[: xml.index('\t<gpu id="00000000:00:07.0">')] + "</nvidia_smi_log>\n"
-        xml = xml.replace("<attached_gpus>2<", "<attached_gpus>1<")
-        topology = text("open/A05.txt").replace("0-23", "0-15")
-        nvlink = nvlink[: nvlink.index("GPU 1")]
     return document(
         {
             "identity": identity,
@@ -381,10 +371,11 @@ def h200(gpus: int) -> str:
             "pythons": PYTHONS,
             "hub": "no\n",
             "cuda": cuda,
-            "query": query,
-            "xml": xml,
-            "topology": topology,
-            "nvlink": nvlink,
+            "query": text(f"{folder}/query.csv"),
+            "xml": text(f"{folder}/q.xml"),
+            "topology": text(f"{folder}/topo_m.txt"),
+            "nvlink": text(f"{folder}/nvlink_s.txt"),
+            "module": text("h200x1/module.txt"),
             "pci": "0x030200\n" * gpus,
             "places": "/\t/\tyes\tyes\n/opt\t/opt\tyes\tyes\n/root\t/root\tyes\tyes\n",
             **disk_sections(
