@@ -89,9 +89,7 @@ class PartFile:
         """Append to a segment. OSError (ENOSPC) leaves what was counted valid."""
         offset, end = self.rest(index)
         if offset + len(data) > end:
-            raise ValueError(
-                f"{self.path}: segment {index} gets more than its {self.segment} bytes"
-            )
+            raise ValueError(f"{self.path}: more bytes than segment {index} holds")
         while data:
             count = os.pwrite(self._fd, data, offset)
             data, offset = data[count:], offset + count
