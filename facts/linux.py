@@ -213,9 +213,12 @@ def parse_units(listed: str, files: str) -> tuple[Unit, ...]:
     return tuple(Unit(name, active.get(name, "inactive"), enabled.get(name)) for name in names)
 
 
-def parse_iommu(types: str | None) -> Literal["off", "on", "passthrough"]:
-    """The kernel's IOMMU group types: none is "off", all identity "passthrough", else "on"."""
+def parse_iommu(types: str | None) -> Literal["off", "on", "passthrough"] | None:
+    """`groups` and the types of IOMMU groups: no type is "off", identity alone "passthrough"."""
     kinds = set((types or "").split())
+    if "groups" not in kinds:
+        return None
+    kinds.remove("groups")
     if not kinds:
         return "off"
     return "passthrough" if kinds == {"identity"} else "on"

@@ -80,15 +80,15 @@ python_version() {
 }
 models() {
   for m in "$HOME"/models/* "$HOME"/models/*/* /root/models/* /root/models/*/* /models/* /models/*/* \
-    /data/models/* /data/models/*/* /opt/ddtree/models/*/*; do
+    /data/models/* /data/models/*/* /opt/ddtree/models/*/* "$HOME"/.local/share/ddtree/models/*/*; do
     [ -d "$m" ] || continue
     for f in "$m"/config.json "$m"/*.gguf; do [ -e "$f" ] && { echo "folder $m"; break; }; done
   done | sort -u >"$D/models.list"
   c=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
   for m in "$c"/models--*; do [ -d "$m" ] && echo "hub-cache $m" >>"$D/models.list"; done
-  while read -r k m; do
-    echo "$k $(timeout -k 2 5 du -sk "$m" 2>/dev/null | cut -f1) $m"
-  done <"$D/models.list"
+  cat "$D/models.list"
+  while read -r k m; do set -- "$@" "$m"; done <"$D/models.list"
+  [ $# = 0 ] || timeout -k 2 5 du -sk "$@"
 }
 disks() { timeout -k 2 5 df -kP || timeout -k 2 5 df -kPl; }
 inodes() { timeout -k 2 5 df -iP || timeout -k 2 5 df -iPl; }
@@ -120,7 +120,7 @@ if have nvidia-smi; then
   later nvlink nvidia-smi nvlink -s
 fi
 have nv-fabricmanager && later fabric_manager nv-fabricmanager --version
-have lspci && [ "$(id -u)" = 0 ] && have nvidia-smi && later acs sh -c 'lspci -vvv | grep ACSCtl'
+have lspci && [ "$(id -u)" = 0 ] && have nvidia-smi && later acs sh -c 'o=$(lspci -vvv) && { echo "$o" | grep ACSCtl; :; }'
 have timedatectl && later clock timedatectl show -p NTPSynchronized --value
 if [ -d /run/systemd/system ]; then
   set -- 'ddtree*' 'sglang*' 'vllm*' 'ollama*' 'llama*' 'text-generation*' 'gpustack*' 'tritonserver*' \
@@ -156,7 +156,8 @@ fi
   say memlock "$(sed -n 's/^Max locked memory *\([a-z0-9]*\) .*/\1/p' /proc/self/limits)"
   say nofile "$(sed -n 's/^Max open files *\([a-z0-9]*\) .*/\1/p' /proc/self/limits)"
   say clock_unix "$(date +%s)"
-  say iommu_types "$(sort -u /sys/kernel/iommu_groups/*/type | tr '\n' ' ')"
+  f=/sys/kernel/iommu_groups
+  [ -d $f ] && say iommu_types "groups $(sort -u $f/*/type | tr '\n' ' ')"
   f=/sys/module/nvidia_uvm/parameters/uvm_disable_hmm
   [ -r $f ] && say uvm_disable_hmm "$(cat $f)"
   u=$(command -v uv || first "$HOME/.local/bin/uv" "$HOME/.cargo/bin/uv")
@@ -176,10 +177,12 @@ grep -E "^Mem(Total|Available):" /proc/meminfo >"$D/memory" 2>/dev/null
 cat /proc/self/mounts >"$D/mounts" 2>/dev/null
 cat /proc/driver/nvidia/version >"$D/module" 2>/dev/null
 cut -d' ' -f1 /proc/modules >"$D/modules" 2>/dev/null
-for f in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do cat "${f%vendor}class"; done >"$D/pci"
+if [ -d /sys/bus/pci/devices ]; then
+  for f in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do cat "${f%vendor}class"; done >"$D/pci"
+fi
 # Links resolved, so that a venv behind PREFIX/current is not reported twice.
 v=$(readlink -f "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.venv/pyvenv.cfg \
-  "$HOME"/*/*/pyvenv.cfg /root/*/pyvenv.cfg /opt/*/pyvenv.cfg /opt/*/*/*/pyvenv.cfg /srv/*/pyvenv.cfg |
+  "$HOME"/*/*/pyvenv.cfg "$HOME"/.local/share/ddtree/*/*/pyvenv.cfg /root/*/pyvenv.cfg /opt/*/pyvenv.cfg /opt/*/*/*/pyvenv.cfg /srv/*/pyvenv.cfg |
   grep -v '[*]' | sort -u)
 [ -n "$v" ] && grep -H -E '^version(_info)? *=' $v >"$D/venvs" 2>/dev/null
 for p in $PLACES; do

@@ -57,7 +57,7 @@ def parse_document(text: str) -> MachineFacts:
     machine = _storage(machine, sections)
     if "nvidia_smi" in identity:
         machine = _gpus(machine, sections, exits)
-    return _cuda(machine, sections, identity)
+    return _cuda(machine, sections, exits, identity)
 
 
 def _system(sections: Sections, identity: dict[str, str]) -> MachineFacts:
@@ -134,16 +134,17 @@ def _storage(machine: MachineFacts, sections: Sections) -> MachineFacts:
     mounts = linux.parse_mounts(
         sections.get("mounts", ""), sections.get("disks", ""), sections.get("inodes", "")
     )
-    models = re.findall(
-        r"^(folder|hub-cache) (\d*) (/.*)$", sections.get("models", ""), re.MULTILINE
-    )
+    text = sections.get("models", "")
+    models = re.findall(r"^(folder|hub-cache) (/.*)$", text, re.MULTILINE)
+    sizes = {path: int(kib) for kib, path in re.findall(r"^(\d+)\t(/.*)$", text, re.MULTILINE)}
     return replace(
         machine,
         mounts=mounts,
         places=linux.parse_places(sections.get("places", ""), mounts),
         shm_total_mib=next((m.size_mib for m in mounts if m.path == "/dev/shm"), None),
         model_dirs=tuple(
-            ModelDir(path, kind, int(kib) // 1024 if kib else None) for kind, kib, path in models
+            ModelDir(path, kind, sizes[path] // 1024 if path in sizes else None)
+            for kind, path in models
         ),
     )
 
@@ -231,10 +232,16 @@ def _processes(log: Log | None, users: str) -> tuple[GpuProcess, ...]:
     return tuple(replace(process, user=names.get(str(process.pid))) for process in found)
 
 
-def _cuda(machine: MachineFacts, sections: Sections, identity: dict[str, str]) -> MachineFacts:
+def _cuda(
+    machine: MachineFacts,
+    sections: Sections,
+    exits: dict[str, int | None],
+    identity: dict[str, str],
+) -> MachineFacts:
     """PCI devices, kernel modules, toolkits and fabric manager: there even without nvidia-smi."""
     classes = sections.get("pci", "").split()
     gpu_devices = sum(code.startswith(("0x0300", "0x0302")) for code in classes)
+    switches = sum(code.startswith("0x0680") for code in classes)
     gpu_error = machine.gpu_error
     if gpu_devices and not machine.gpus and gpu_error is None:
         gpu_error = f"nvidia-smi is not installed, {gpu_devices} NVIDIA GPUs on the PCI bus"
@@ -244,8 +251,8 @@ def _cuda(machine: MachineFacts, sections: Sections, identity: dict[str, str]) -
     return replace(
         machine,
         gpu_error=gpu_error,
-        gpu_pci_devices=gpu_devices,
-        nvswitches=sum(code.startswith("0x0680") for code in classes),
+        gpu_pci_devices=gpu_devices if "pci" in sections else None,
+        nvswitches=switches if "pci" in sections else None,
         driver=machine.driver or (module.version if module else None),
         driver_module=module,
         fabric_manager=_fabric_manager(sections, machine.units, machine.init),
@@ -253,7 +260,7 @@ def _cuda(machine: MachineFacts, sections: Sections, identity: dict[str, str]) -
         nvcc=nvcc,
         ptxas=ptxas,
         iommu=iommu,
-        acs_bridges=_acs(sections),
+        acs_bridges=_acs(sections) if exits.get("acs") == 0 else None,
         uvm_disable_hmm=_flag(identity.get("uvm_disable_hmm")),
         modules=tuple(
             sorted(m for m in sections.get("modules", "").split() if _MODULES.fullmatch(m))
@@ -261,10 +268,8 @@ def _cuda(machine: MachineFacts, sections: Sections, identity: dict[str, str]) -
     )
 
 
-def _acs(sections: Sections) -> int | None:
-    """Bridges that send peer-to-peer traffic up to the root (ReqRedir+); None without lspci."""
-    if "acs" not in sections:
-        return None
+def _acs(sections: Sections) -> int:
+    """Bridges that send peer-to-peer traffic up to the root (ReqRedir+)."""
     return len(re.findall(r"ACSCtl:.*ReqRedir\+", sections["acs"]))
 
 

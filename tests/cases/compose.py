@@ -362,7 +362,8 @@ def h200(gpus: int) -> str:
     cuda = "toolkit /usr/local/cuda-13.0 /usr/local/cuda\n" + text("h200x2/nvcc.txt")
     identity = IDENTITY.replace("systemd_booted=yes\n", "container=yes\n")
     identity = identity.replace("init=systemd", "init=sh").replace("cpus=256", f"cpus={16 * gpus}")
-    identity = identity.replace("numa_nodes=2", "numa_nodes=1") + "hostname=h200\n"
+    identity = identity.replace("numa_nodes=2", "numa_nodes=1")
+    identity += "hostname=h200\niommu_types=groups \n"
     return document(
         {
             "identity": identity,
@@ -404,7 +405,7 @@ def main() -> None:
         "b300": composed(
             B300,
             hosts["b300"],
-            IDENTITY + "hostname=b300-a\niommu_types=identity \n",
+            IDENTITY + "hostname=b300-a\niommu_types=groups identity \n",
             [
                 ("/dev/md0", "/", "ext4", 1792, 1300),
                 ("tmpfs", "/dev/shm", "tmpfs", 1007, 1007),
@@ -416,7 +417,7 @@ def main() -> None:
         "ct200": composed(
             CT200,
             hosts["ct200"],
-            IDENTITY + "hostname=ct200-a\niommu_types=identity \n",
+            IDENTITY + "hostname=ct200-a\niommu_types=groups identity \n",
             [
                 ("/dev/nvme0n1p2", "/", "ext4", 3500, 1400),
                 ("tmpfs", "/dev/shm", "tmpfs", 755, 755),

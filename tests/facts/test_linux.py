@@ -122,7 +122,13 @@ def test_units_join_what_runs_with_what_is_enabled():
 
 @pytest.mark.parametrize(
     ("types", "state"),
-    [(None, "off"), ("identity", "passthrough"), ("DMA identity", "on"), ("DMA-FQ", "on")],
+    [
+        (None, None),
+        ("groups", "off"),
+        ("groups identity", "passthrough"),
+        ("groups DMA identity", "on"),
+        ("groups DMA-FQ", "on"),
+    ],
 )
 def test_iommu_by_the_types_of_its_groups(types, state):
     assert parse_iommu(types) == state
