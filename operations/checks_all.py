@@ -10,7 +10,16 @@ from rich.text import Text
 
 from facts.machine import MachineFacts
 from operations import checks_cuda, checks_gpu, checks_group, checks_host, checks_service
-from operations.checks_base import NOTHING_KNOWN, Check, Context, Finding, Own, Status
+from operations.checks_base import (
+    NOT_ASKED,
+    NOTHING_KNOWN,
+    Check,
+    Context,
+    Finding,
+    Hub,
+    Own,
+    Status,
+)
 from operations.plan_model import ServingPlan
 from operations.wanted import Wanted
 
@@ -36,10 +45,11 @@ def check(
     plan: ServingPlan,
     *,
     own: Own = NOTHING_KNOWN,
+    hub: Hub = NOT_ASKED,
     now_unix: int | None = None,
 ) -> tuple[Finding, ...]:
-    """One finding a check. `own` and `now_unix`: see `Context`."""
-    context = Context(machine, wanted, plan, own, now_unix)
+    """One finding a check. `own`, `hub` and `now_unix`: see `Context`."""
+    context = Context(machine, wanted, plan, own, hub, now_unix)
     return tuple(each.ask(context) for each in checks())
 
 

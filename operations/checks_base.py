@@ -75,6 +75,20 @@ NOTHING_KNOWN = Own()
 
 
 @dataclass(frozen=True)
+class Hub:
+    """What the hub said of model sources, asked from the controller; whether that has a token.
+
+    `gated`: by source, True or False; a source that could not be asked about is not in it.
+    """
+
+    gated: Mapping[str, bool] = field(default_factory=dict)
+    token: bool = False
+
+
+NOT_ASKED = Hub()
+
+
+@dataclass(frozen=True)
 class Context:
     """What the checks read.
 
@@ -85,6 +99,7 @@ class Context:
     wanted: Wanted
     plan: ServingPlan
     own: Own = NOTHING_KNOWN
+    hub: Hub = NOT_ASKED
     now_unix: int | None = None
 
     @property

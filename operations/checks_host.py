@@ -199,7 +199,7 @@ def clock(c: Context) -> Answer:
     return passed("synchronised" if m.clock_synchronised else "agrees with this machine")
 
 
-def _hub_models(c: Context) -> list[ModelRef]:
+def hub_models(c: Context) -> list[ModelRef]:
     """The models that come from a Hub and are not on the host."""
     models = [model for model in (c.plan.target, c.plan.drafter) if model is not None]
     return [
@@ -211,7 +211,7 @@ def _hub_models(c: Context) -> list[ModelRef]:
 
 @CHECKS.add("hub.reachable", "the model hub can be reached, or is declared offline")
 def hub(c: Context) -> Answer:
-    missing = _hub_models(c)
+    missing = hub_models(c)
     if not missing:
         return skipped("nothing is to be downloaded from a hub")
     names = ", ".join(model.name for model in missing)
@@ -228,6 +228,25 @@ def hub(c: Context) -> Answer:
             "open the way to it, or use mirror:, host: or path: as the source",
         )
     return passed(f"reachable, for {names}")
+
+
+@CHECKS.add("hub.token", "there is a token for repositories that are gated")
+def hub_token(c: Context) -> Answer:
+    missing = hub_models(c)
+    if not missing or c.wanted.hub == "offline":
+        return skipped("nothing is to be downloaded from a hub")
+    gated = [model.name for model in missing if c.hub.gated.get(model.source)]
+    if gated and not (c.hub.token or c.machine.hf_token):
+        return failed(
+            f"{', '.join(gated)} is gated, and there is no token",
+            "accept its terms on the hub, then set HF_TOKEN in this shell",
+        )
+    if gated:
+        return passed(f"{', '.join(gated)} is gated, and there is a token")
+    not_asked = [model.name for model in missing if model.source not in c.hub.gated]
+    if not_asked:
+        return unknown(f"whether {', '.join(not_asked)} is gated is unknown")
+    return passed(f"{', '.join(model.name for model in missing)}: not gated")
 
 
 @CHECKS.add("model.pinned", "the model's revision is a commit")

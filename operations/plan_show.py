@@ -23,6 +23,8 @@ from operations.plan_errors import PlanError
 from operations.plan_model import Launch, ServingPlan
 from operations.wanted import Wanted, WantedError, read_wanted
 
+FACT = "facts.machine.Machine"
+
 
 def wanted_of(inventory: Path) -> dict[str, Wanted]:
     """The `wanted` data of an inventory file, by the name of its group, or of its host.
@@ -70,6 +72,11 @@ def read_facts(path: Path) -> MachineFacts:
         document: Any = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise MachineError(f"expected machine facts in {path}, found {error}") from None
+    if isinstance(document, dict) and list(document) == [FACT]:  # as `pyinfra ... fact` prints it
+        hosts = document[FACT]
+        if not isinstance(hosts, dict) or len(hosts) != 1:
+            raise MachineError(f"expected the facts of one host in {path}; use --limit HOST")
+        document = next(iter(hosts.values()))
     if not isinstance(document, dict):
         raise MachineError(f"expected machine facts in {path}, found {type(document).__name__}")
     return MachineFacts.from_json(document)

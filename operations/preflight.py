@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shlex
 import time
 from collections.abc import Generator
+from functools import lru_cache
 from typing import Any, Protocol
 
-from pyinfra import host, logger, state
-from pyinfra.api import FactBase, StringCommand, operation
+from pyinfra import logger
+from pyinfra.api.command import StringCommand
+from pyinfra.api.facts import FactBase
+from pyinfra.api.operation import operation
+from pyinfra.context import host, state
 from rich.console import Console
 
 from facts.machine import MachineFacts
@@ -32,7 +37,9 @@ from operations.checks_all import (
     summary,
     table,
 )
-from operations.checks_base import Finding, Own, Status
+from operations.checks_base import Context, Finding, Hub, Own, Status
+from operations.checks_host import hub_models
+from operations.model_source import ModelSource
 from operations.plan_model import ServingPlan
 from operations.wanted import Wanted
 
@@ -87,16 +94,34 @@ class OwnThings(FactBase[Own]):
 
 def passes(run: OnHost) -> bool:
     """Asks all checks of this host; prints the problems. False when the host was stopped."""
-    now = int(time.time())
-    findings = check(run.machine, run.wanted, run.plan, now_unix=now)
+    known: dict[str, Any] = {"now_unix": int(time.time())}
+    findings = check(run.machine, run.wanted, run.plan, **known)
     if any(f.id in _ABOUT_OURS for f in failures(findings)):
-        own = host.get_fact(OwnThings, **_own_question(run))
-        findings = check(run.machine, run.wanted, run.plan, own=own, now_unix=now)
+        known["own"] = host.get_fact(OwnThings, **_own_question(run))
+        findings = check(run.machine, run.wanted, run.plan, **known)
+    if any(f.id == "hub.token" and f.status is Status.UNKNOWN for f in findings):
+        known["hub"] = _ask_hub(run)
+        findings = check(run.machine, run.wanted, run.plan, **known)
     _publish(run.plan, findings)
     if failures(findings):
-        state.fail_hosts({host})
+        take_out()
         return False
     return True
+
+
+def take_out() -> None:
+    """Ends the run for this host alone, without a question.
+
+    Without -y pyinfra asks "continue?" after each failed host, and ends in a traceback where nobody
+    is there to answer; the other hosts go on here in any case. A --fail-percent still counts.
+    """
+    asks = state.should_raise_failed_hosts
+    if asks is not None:
+        state.should_raise_failed_hosts = lambda _: False
+    try:
+        state.fail_hosts({host})  # type: ignore[no-untyped-call]
+    finally:
+        state.should_raise_failed_hosts = asks
 
 
 def _own_question(run: OnHost) -> dict[str, Any]:
@@ -109,6 +134,27 @@ def _own_question(run: OnHost) -> dict[str, Any]:
         "pids": sorted(set(pids)),
         "folders": [model.path for model in models],
     }
+
+
+def _ask_hub(run: OnHost) -> Hub:
+    """Whether models that are to be downloaded are gated; what can't be asked is left out."""
+    missing = hub_models(Context(run.machine, run.wanted, run.plan))
+    answers = {m.source: _gated(m.source, run.wanted.hub_endpoint) for m in missing}
+    known = {source: gated for source, gated in answers.items() if gated is not None}
+    return Hub(known, token=bool(os.environ.get("HF_TOKEN")))
+
+
+@lru_cache(maxsize=64)
+def _gated(text: str, endpoint: str | None) -> bool | None:
+    """Asks once a run, however many hosts want the model; 10 s at most."""
+    from huggingface_hub import HfApi
+
+    source = ModelSource.parse(text)
+    api = HfApi(endpoint=endpoint or source.endpoint, token=os.environ.get("HF_TOKEN") or False)
+    try:
+        return bool(api.model_info(source.name, revision=source.revision, timeout=10).gated)
+    except Exception:
+        return None  # the models phase asks again, and explains
 
 
 def _publish(plan: ServingPlan, findings: tuple[Finding, ...]) -> None:

@@ -27,3 +27,11 @@ def test_the_service_of_a_saved_machine_is_the_reviewed_one(name, golden):
         f"# {release.service_file}\n{release.service_text}\n"
         f"# {layout.release_dir}/service.env\n{release.files['service.env']}",
     )
+
+
+@pytest.mark.parametrize("name", ["b300", "ct200"])
+def test_the_unit_sets_the_limits_that_the_preflight_counts_on(name, golden):
+    wanted = wanted_for(name)
+    plan = choose(machine_of(name), wanted)
+    text = build(plan, wanted, Layout(plan.prefix, "S", "T", "V", "F")).service_text.splitlines()
+    assert {"LimitMEMLOCK=infinity", "LimitNOFILE=1048576"} <= set(text)

@@ -19,7 +19,7 @@ from facts.machine import (
 )
 from facts.nvidia import DriverModule, GpuProcess, Nvcc, NvlinkGpu, NvlinkStatus
 from operations.checks_all import check
-from operations.checks_base import Finding, Own
+from operations.checks_base import Finding, Hub, Own
 from operations.plan import choose
 from tests.unit.plan_cases import (
     first_gpus,
@@ -39,10 +39,13 @@ def findings_of(
     wish: dict[str, Any] | None = None,
     own: Own | None = None,
     now_unix: int | None = None,
+    hub: Hub | None = None,
 ) -> dict[str, Finding]:
     machine = change(machine_of(name)) if change else machine_of(name)
     wanted = with_wish(wanted_for(name), **(wish or {}))
-    found = check(machine, wanted, choose(machine, wanted), own=own or Own(), now_unix=now_unix)
+    plan = choose(machine, wanted)
+    own, hub = own or Own(), hub or Hub()
+    found = check(machine, wanted, plan, own=own, hub=hub, now_unix=now_unix)
     return {finding.id: finding for finding in found}
 
 
@@ -99,12 +102,15 @@ class Case:
     wish: dict[str, Any] = field(default_factory=dict)
     own: Own = field(default_factory=Own)
     now_unix: int | None = None
+    hub: Hub = field(default_factory=Hub)
 
     def __str__(self) -> str:
         return f"{self.id}-{self.status}-{self.said[:24].strip()}"
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TARGET = f"hf:moonshotai/Kimi-K2.6@{COMMIT}"
+DRAFTER = f"hf:SubSir/Kimi-K2.6-DFlash-tmp-long@{COMMIT}"
 KIMI = f"/opt/ddtree/models/moonshotai--Kimi-K2.6/{COMMIT}"
 BUSY = GpuProcess("00000000:1A:00.0", 4711, "python3", 80_000)
 PORT = Port(30000, "127.0.0.1", 4712, "python")
@@ -231,7 +237,7 @@ CASES_OF_CHECKS = [
         "cuda.ptxas", "b300", "unknown", "the plan takes /usr/local/cuda-13.0/bin/ptxas",
         facts(ptxas=Nvcc("12.8", "12.8.93", "/usr/bin/ptxas")),
     ),
-    Case("cuda.ptxas", "h200x2", "unknown", "triton.ptxas"),
+    Case("cuda.ptxas", "h200x2", "unknown", "triton.ptxas", facts(ptxas=None)),
     Case("cuda.hmm", "ct200", "pass", "on", facts(uvm_disable_hmm=True)),
     Case("cuda.hmm", "ct200", "warn", "uvm_disable_hmm is off", facts(uvm_disable_hmm=False)),
     Case("cuda.hmm", "ct200", "unknown", "unknown", facts(uvm_disable_hmm=None)),
@@ -327,6 +333,19 @@ CASES_OF_CHECKS = [
     Case("hub.reachable", "b300", "unknown", "neither", facts(hub_reachable=None)),
     Case("hub.reachable", "b300", "fail", "declared offline", wish={"hub": "offline"}),
     Case("hub.reachable", "cpu", "skip", "nothing is to be downloaded"),
+    Case("hub.token", "b300", "pass", "not gated", hub=Hub({TARGET: False, DRAFTER: False})),
+    Case(
+        "hub.token", "b300", "fail", "Kimi-K2.6 is gated, and there is no token",
+        hub=Hub({TARGET: True, DRAFTER: False}),
+    ),
+    Case(
+        "hub.token", "b300", "pass", "there is a token",
+        hub=Hub({TARGET: True, DRAFTER: False}, token=True),
+    ),
+    Case("hub.token", "b300", "pass", "there is a token", facts(hf_token=True),
+         hub=Hub({TARGET: True, DRAFTER: False})),
+    Case("hub.token", "b300", "unknown", "whether Kimi-K2.6-DFlash", hub=Hub({TARGET: False})),
+    Case("hub.token", "cpu", "skip", "nothing is to be downloaded"),
     Case("model.pinned", "b300", "pass", "Kimi-K2.6 0123456789ab"),
     Case(
         "model.pinned", "b300", "fail", "no commit for Kimi-K2.6",

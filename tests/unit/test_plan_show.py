@@ -58,6 +58,15 @@ def test_facts_that_are_no_facts_are_refused(tmp_path, capsys):
     assert "hostname" in capsys.readouterr().err
 
 
+def test_facts_may_come_as_pyinfra_prints_them(tmp_path, capsys):
+    facts = tmp_path / "facts.json"
+    machine = json.loads((MACHINES / "b300.json").read_text())
+    facts.write_text(json.dumps({"facts.machine.Machine": {"b300-1": machine}}))
+    words = ["show", str(ROOT / "inventories" / "b300.py"), "--facts", str(facts), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["B300"]["host"] == "b300-a"
+
+
 def test_a_plan_of_another_version_is_refused():
     with pytest.raises(PlanError, match="stored plan"):
         ServingPlan.from_json({"group": "X"})

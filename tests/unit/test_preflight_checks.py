@@ -10,9 +10,13 @@ from tests.unit.plan_cases import CASES, broken
 from tests.unit.preflight_cases import CASES_OF_CHECKS, findings_of
 
 
+def answers(case):
+    return findings_of(case.on, case.change, case.wish, case.own, case.now_unix, case.hub)
+
+
 @pytest.mark.parametrize("case", CASES_OF_CHECKS, ids=str)
 def test_a_check_answers_with_its_evidence(case):
-    finding = findings_of(case.on, case.change, case.wish, case.own, case.now_unix)[case.id]
+    finding = answers(case)[case.id]
     assert (str(finding.status), case.said in finding.evidence) == (case.status, True), finding
 
 
@@ -32,7 +36,7 @@ def test_ids_are_unique():
 def test_every_failure_and_warning_says_what_to_do():
     for case in CASES_OF_CHECKS:
         if case.status in ("fail", "warn"):
-            found = findings_of(case.on, case.change, case.wish, case.own, case.now_unix)
+            found = answers(case)
             assert found[case.id].remedy, case.id
 
 
