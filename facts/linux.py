@@ -46,6 +46,11 @@ def parse_pairs(text: str) -> dict[str, str]:
     return {key: value.strip() for key, equals, value in found if equals and value.strip()}
 
 
+def flag(value: str | None) -> bool | None:
+    """A kernel parameter: 0 or N, 1 or Y; None for anything else."""
+    return {"0": False, "N": False, "n": False, "1": True, "Y": True, "y": True}.get(value or "")
+
+
 def parse_os_release(text: str) -> dict[str, str]:
     """/etc/os-release: values without their quotes; other lines are passed over."""
     found = {}
