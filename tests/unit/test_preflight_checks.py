@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from io import StringIO
 
-from operations.checks_all import checks, failures
+import pytest
+from rich.console import Console
+
+from operations.checks_all import checks, failures, problems, summary, table
+from operations.checks_base import Finding, Status
 from operations.checks_group import code_for
 from tests.unit.plan_cases import CASES, broken
 from tests.unit.preflight_cases import CASES_OF_CHECKS, findings_of
@@ -84,3 +88,24 @@ def test_a_groups_claim_holds_for_the_reference_engine_too(fault):
 )
 def test_a_gpu_runs_code_of_its_major_and_a_minor_not_above(capability, code):
     assert code_for(capability) == code
+
+
+def test_problems_are_failures_then_warnings_then_what_is_unknown():
+    found = (
+        Finding("a", Status.UNKNOWN, "A", "?"),
+        Finding("b", Status.PASS, "B", "good"),
+        Finding("c", Status.WARN, "C", "so-so", "look"),
+        Finding("d", Status.FAIL, "D", "bad", "mend"),
+        Finding("e", Status.SKIP, "E", "no"),
+    )
+    assert [finding.id for finding in problems(found)] == ["d", "c", "a"]
+    assert summary(found) == "5 checks: 1 pass, 1 fail, 1 warn, 1 unknown, 1 skip"
+    assert found[3].line == "fail d: bad; mend"
+
+
+def test_the_table_shows_evidence_and_remedy_as_they_stand():
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(table("host", (Finding("d", Status.FAIL, "D", "[red]bad[/red]", "mend"),)))
+    text = console.export_text()
+    assert "[red]bad[/red]" in text
+    assert "mend" in text
