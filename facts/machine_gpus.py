@@ -124,6 +124,7 @@ def add_cuda(
     """PCI devices, kernel modules, toolkits and fabric manager: there even without nvidia-smi."""
     classes = sections.get("pci", "").split()
     gpu_devices = sum(code.startswith(("0x0300", "0x0302")) for code in classes)
+    bus_is_seen = "pci" in sections and bool(gpu_devices or not machine.gpus)
     switches = sum(code.startswith("0x0680") for code in classes)
     gpu_error = machine.gpu_error
     if gpu_devices and not machine.gpus and gpu_error is None:
@@ -134,8 +135,9 @@ def add_cuda(
     return replace(
         machine,
         gpu_error=gpu_error,
-        gpu_pci_devices=gpu_devices if "pci" in sections else None,
-        nvswitches=switches if "pci" in sections else None,
+        # /sys may be masked in a container: GPUs that answer are then not "0 on the bus".
+        gpu_pci_devices=gpu_devices if bus_is_seen else None,
+        nvswitches=switches if bus_is_seen else None,
         driver=machine.driver or (module.version if module else None),
         driver_module=module,
         fabric_manager=_fabric_manager(sections, machine.units, machine.init),
