@@ -65,10 +65,28 @@ class Topology:
         return tuple(found)
 
 
-_HEADER = re.compile(r"^[ \t]*(GPU0\b.*?)(CPU Affinity)(.*)$", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*(GPU\d+\b.*?)(CPU Affinity)(.*)$", re.MULTILINE | re.ASCII)
+_GPU = re.compile(r"GPU\d+", re.ASCII)
 _KIND = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB|C2C", re.ASCII)
 _NIC_LEGEND = re.compile(r"^[ \t]*(NIC\d+):[ \t]*(\S+)[ \t]*\n", re.MULTILINE)
 _NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The header: device columns, and how many of the three affinity columns follow."""
+
+    gpus: list[str]
+    nics: list[str]
+    affinities: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A GPU's row: its connections to all devices, and its affinities."""
+
+    kinds: list[str]
+    affinities: list[str]
 
 
 def parse_topology(text: str) -> Topology:
@@ -83,50 +101,60 @@ def parse_topology(text: str) -> Topology:
     if header is None:
         refuse_errors(text)
         raise ParseError("no topology matrix", found=first_line(text))
-    columns = header[1].split()
-    gpu_columns = [name for name in columns if re.fullmatch(r"GPU\d+", name, re.ASCII)]
-    nic_columns = columns[len(gpu_columns) :]
-    if columns[: len(gpu_columns)] != gpu_columns or len(set(columns)) != len(columns):
-        raise ParseError("inconsistent", reason="GPU columns repeated or mixed with others")
-    tail_columns = 1 + ("NUMA Affinity" in header[3]) + ("GPU NUMA ID" in header[3])
-
-    rows: dict[str, tuple[list[str], list[str | None]]] = {}
-    nic_rows = 0
+    columns = _columns(header[1].split(), header[3])
     body = text[header.end() + 1 :]
-    for line in body.splitlines(keepends=True):
-        name, _, rest = line.strip(" \n").partition("\t" if "\t" in line else " ")
-        name = name.strip()
-        if name in nic_columns:
-            nic_rows += _cells(rest, len(columns)) is not None
-        elif re.fullmatch(r"GPU\d+", name, re.ASCII):
-            if name not in gpu_columns or name in rows:
-                raise ParseError("inconsistent", reason=f"row {name} unexpected")
-            cells = _cells(rest, len(columns))
-            tail = _tail(cells[1], tail_columns, line.endswith("\n")) if cells else None
-            if cells is not None and tail is not None:
-                rows[name] = cells[0], tail
-    if list(rows) != gpu_columns:
-        raise ParseError(
-            "incomplete",
-            gpus_in_header=len(gpu_columns),
-            gpu_rows=len(rows),
-            nics=len(nic_columns),
-        )
-    count = len(gpu_columns)
-    links = tuple(tuple(rows[name][0][:count]) for name in gpu_columns)
+    rows, nic_rows = _rows(body, columns)
+    count = len(columns.gpus)
+    links = tuple(tuple(row.kinds[:count]) for row in rows)
     _check_symmetric(links)
     names = dict(_NIC_LEGEND.findall(body))
-    generic = any(re.fullmatch(r"NIC\d+", name) for name in nic_columns)
-    known_names = not generic or all(name in names for name in nic_columns)
+    generic = any(re.fullmatch(r"NIC\d+", name) for name in columns.nics)
+    names_known = not generic or all(name in names for name in columns.nics)
     return Topology(
         links=links,
-        cpu_affinity=tuple(known(rows[name][1][0]) for name in gpu_columns),
-        numa=tuple(whole(rows[name][1][1]) for name in gpu_columns) if tail_columns > 1 else None,
-        nics=tuple(names.get(name, name) if known_names else name for name in nic_columns),
-        nic_names_known=known_names,
+        cpu_affinity=tuple(known(row.affinities[0]) for row in rows),
+        numa=tuple(whole(row.affinities[1]) for row in rows) if columns.affinities > 1 else None,
+        nics=tuple(names.get(name, name) if names_known else name for name in columns.nics),
+        nic_names_known=names_known,
         nic_rows=nic_rows,
-        near=tuple(_nearest(rows[name][0][count:], nic_columns) for name in gpu_columns),
+        near=tuple(_nearest(row.kinds[count:], columns.nics) for row in rows),
     )
+
+
+def _columns(devices: list[str], after: str) -> _Columns:
+    """The columns by the header's words before and after "CPU Affinity"."""
+    gpus = [name for name in devices if _GPU.fullmatch(name)]
+    if devices[: len(gpus)] != gpus or len(set(devices)) != len(devices):
+        raise ParseError("inconsistent", reason="GPU columns repeated or mixed with others")
+    affinities = 1 + ("NUMA Affinity" in after) + ("GPU NUMA ID" in after)
+    return _Columns(gpus, devices[len(gpus) :], affinities)
+
+
+def _rows(body: str, columns: _Columns) -> tuple[list[_Row], int]:
+    """The GPUs' rows in the header's order, and the number of whole NIC rows."""
+    devices = len(columns.gpus) + len(columns.nics)
+    rows: dict[str, _Row] = {}
+    nic_rows = 0
+    for line in body.splitlines(keepends=True):
+        name, _, rest = line.strip(" \t\n").partition("\t" if "\t" in line else " ")
+        name = name.strip()
+        if name in columns.nics:
+            nic_rows += _cells(rest, devices) is not None
+        elif _GPU.fullmatch(name):
+            if name not in columns.gpus or name in rows:
+                raise ParseError("inconsistent", reason=f"row {name} unexpected")
+            cells = _cells(rest, devices)
+            tail = _tail(cells[1], columns.affinities, line.endswith("\n")) if cells else None
+            if cells is not None and tail is not None:
+                rows[name] = _Row(cells[0], tail)
+    if list(rows) != columns.gpus:
+        raise ParseError(
+            "incomplete",
+            gpus_in_header=len(columns.gpus),
+            gpu_rows=len(rows),
+            nics=len(columns.nics),
+        )
+    return list(rows.values()), nic_rows
 
 
 def _cells(rest: str, columns: int) -> tuple[list[str], str] | None:
@@ -142,7 +170,7 @@ def _cells(rest: str, columns: int) -> tuple[list[str], str] | None:
     return cells, rest
 
 
-def _tail(rest: str, columns: int, ended: bool) -> list[str | None] | None:
+def _tail(rest: str, columns: int, ended: bool) -> list[str] | None:
     """CPU affinity, NUMA affinity and GPU NUMA ID of a row, as many as the header has; None if cut.
 
     Without a newline at its end the row may be cut inside a value, unless its last value is N/A.
@@ -161,7 +189,7 @@ def _tail(rest: str, columns: int, ended: bool) -> list[str | None] | None:
         return None
     if cells[0] and known(cells[0]) and not re.fullmatch(r"[\d,-]+", cells[0], re.ASCII):
         return None
-    return list(cells)
+    return cells
 
 
 def _check_symmetric(links: tuple[tuple[str, ...], ...]) -> None:
