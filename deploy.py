@@ -37,6 +37,7 @@ elif this and this.phases - {"preflight"}:
         models.start(name="models: start what is missing", **this.models)
     if "stack" in do:
         stack.install(name="stack: the engine's venv", run=this)
+        preflight.after_stack(name="preflight: Triton's ptxas", run=this)
     if "patches" in do:
         patches.apply(name="patches: DDTree in the engine's venv", **this.patches)
     if "units" in do:

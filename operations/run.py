@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pyinfra import logger
-from pyinfra.context import host, state
+from pyinfra.context import host
 
 from facts.machine import Machine, MachineFacts
-from operations import artifacts, bench_config, connection, phases, tools_paths
+from operations import artifacts, bench_config, connection, phases, preflight, tools_paths
 from operations.layout import Layout
 from operations.model_source import ModelSource, ModelSourceError, resolve
 from operations.plan import PlanError, ServingPlan, choose
@@ -135,7 +135,7 @@ def begin() -> Run | None:
 def stop(reason: str) -> None:
     """Ends the run for this host alone: one line, and exit code 1 at the end."""
     host.log_styled(reason, fg="red", log_func=logger.error)
-    state.fail_hosts({host})  # type: ignore[no-untyped-call]
+    preflight.take_out()
 
 
 def _data() -> dict[str, Any]:

@@ -10,13 +10,12 @@ from pyinfra.api.command import FunctionCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
-from facts.machine import MachineFacts
 from facts.stack import Installed
 from operations import job, show, stack_copy, toolkit
 from operations.artifacts import FILES, lock_path
 from operations.layout import STAMP, Layout
 from operations.run import Run
-from operations.tools_paths import UV_ENVIRONMENT, python_for, uv_path, venv_script
+from operations.tools_paths import UV_ENVIRONMENT, python_of, uv_path, venv_script
 
 
 @operation()
@@ -40,7 +39,7 @@ def install(run: Run) -> Generator[Any, None, None]:
     if plan.engine == "sglang" and machine.has_apt and machine.uid == 0:
         names = " ".join((*packages, *toolkit.BUILD))
         show.note(f"Will install with apt what is missing of: {names}")
-        python = _exact(machine, plan.python)
+        python = python_of(machine, plan.python)
         script = toolkit.build_script(packages, headers=python.startswith("/usr/bin/"))
         yield from job.commands(layout.run, "packages", script, "build packages")
     if run.wanted.stack == "copy":
@@ -49,7 +48,7 @@ def install(run: Run) -> Generator[Any, None, None]:
             layout.run, "stack", "set -e; " + proof(layout, lock, plan.engine), "engine venv"
         )
         return
-    python = python_for(machine) if plan.engine == "reference" else _exact(machine, plan.python)
+    python = python_of(machine, plan.python)
     script = venv_script(uv_path(layout, machine), layout.venv, python, lock, run.source)
     yield from job.commands(
         layout.run, "stack", with_proof(script, layout, lock, plan.engine), "engine venv"
@@ -81,11 +80,3 @@ def system_script(python: str, layout: Layout) -> str:
         f"{layout.venv}/bin/python -c 'import sys; print(sys.version)' >{layout.venv}/{STAMP}.new; "
         f"mv {layout.venv}/{STAMP}.new {layout.venv}/{STAMP}"
     )
-
-
-def _exact(machine: MachineFacts, version: str) -> str:
-    """The host's Python of that minor version, or the version for uv to fetch."""
-    for python in machine.pythons:
-        if python.version.startswith(f"{version}."):
-            return python.path
-    return version

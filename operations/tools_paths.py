@@ -35,6 +35,15 @@ def python_for(machine: MachineFacts, oldest: tuple[int, int] = OLDEST_PYTHON) -
     return best.path if best else "3.12"
 
 
+def python_of(machine: MachineFacts, version: str) -> str:
+    """The host's Python of a minor version ("3.12"), or the version for uv to fetch.
+
+    The distribution's own comes first: one in a home folder may go away with its owner.
+    """
+    fit = [p.path for p in machine.pythons if p.version.startswith(f"{version}.")]
+    return min(fit, key=lambda path: (not path.startswith("/usr/"), path), default=version)
+
+
 def venv_script(uv: str, venv: str, python: str, lock: str, source: StackSource) -> str:
     """A shell script that makes a venv of exactly the pins in `lock`; the stamp comes last."""
     variables = " ".join(f"{k}={shlex.quote(v)}" for k, v in (UV_ENVIRONMENT | source.env).items())
