@@ -75,9 +75,19 @@ def test_the_command_leaves_no_file_behind(tools, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "home"]
 
 
-def test_a_hub_that_refuses_connections_is_not_reachable(tools):
-    install(tools, "curl", "exit 7")
-    assert read(tools).hub_reachable is False
+@pytest.mark.parametrize(
+    ("curl", "reachable"),
+    [
+        ("printf 200", True),
+        ("printf 429; exit 0", True),
+        ("printf 403", False),
+        ("printf 502", False),
+        ("printf 000; exit 7", False),
+    ],
+)
+def test_the_hub_is_reachable_if_it_answers_and_not_a_proxy_before_it(curl, reachable, tools):
+    install(tools, "curl", curl)
+    assert read(tools).hub_reachable is reachable
 
 
 def test_a_place_below_home_is_reported_before_it_exists(tools):
