@@ -14,8 +14,8 @@ Cis = np.ndarray[Any, np.dtype[np.complex64]]
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x / rms(x) * weight over the last axis."""
-    mean_square = np.einsum("...i,...i->...", x, x) / x.shape[-1]
-    scaled: Array = x * (1.0 / np.sqrt(mean_square + np.float32(eps)))[..., None]
+    mean_square = np.vecdot(x, x) / np.float32(x.shape[-1])
+    scaled: Array = x / np.sqrt(mean_square + np.float32(eps))[..., None]
     scaled *= weight
     return scaled
 

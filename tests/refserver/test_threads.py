@@ -1,28 +1,27 @@
-"""The number of BLAS threads: what the environment says, else one that was measured."""
-
 import os
 
 import pytest
-from refserver import threads
+from refserver.threads import default_threads
 
 
-def test_the_environment_wins(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    assert threads.settle() == 1
+@pytest.fixture
+def cores(monkeypatch):
+    def set_to(count):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+
+    return set_to
 
 
-def test_more_threads_than_cores_are_not_used(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4096")
-    assert threads.settle() == len(os.sched_getaffinity(0))
+@pytest.mark.parametrize(("count", "threads"), [(1, 1), (2, 1), (4, 3), (64, 8)])
+def test_one_core_is_left_free_and_eight_threads_are_enough(cores, tmp_path, count, threads):
+    cores(count)
+    assert default_threads(tmp_path / "none") == threads
 
 
 @pytest.mark.parametrize(
-    ("one", "many", "best"), [(1.0, 0.5, "cores"), (1.0, 0.95, 1), (1.0, 9, 1)]
+    ("quota", "threads"), [("max 100000", 8), ("400000 100000", 3), ("50000 100000", 1)]
 )
-def test_more_threads_are_used_only_where_they_are_faster(monkeypatch, one, many, best):
-    for name in threads.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    made = iter([one, many] * threads.ROUNDS)
-    monkeypatch.setattr(threads, "_products", lambda *_: next(made))
-    assert threads.settle() == (4 if best == "cores" else best)
+def test_a_container_s_cpu_quota_counts_as_its_cores(cores, tmp_path, quota, threads):
+    cores(64)
+    (tmp_path / "cpu.max").write_text(quota + "\n")
+    assert default_threads(tmp_path / "cpu.max") == threads
