@@ -30,6 +30,8 @@ HostKey /etc/ssh/ssh_host_ed25519_key
 PasswordAuthentication no
 PermitRootLogin prohibit-password
 UseDNS no
+# tells each command's start, so that tests/bench can count them on the host's side
+LogLevel VERBOSE
 """
 
 SSH_CONFIG = """\
