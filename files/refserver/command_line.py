@@ -17,7 +17,6 @@ from .engine import Engine, load
 from .errors import RefserverError
 from .http import Api, Settings
 from .metrics import Metrics
-from .threads import settle
 from .weights import find_gguf, read_json
 from .worker import Worker
 
@@ -97,7 +96,6 @@ def serve(args: argparse.Namespace) -> int:
     def build() -> Engine:
         started = time.perf_counter()
         loaded = load(args.model_path, settings, say)
-        say(f"BLAS threads: {settle()}, the faster number on this machine now")
         engine = Engine(
             loaded,
             settings,
