@@ -19,6 +19,7 @@ import httpx
 from . import processes
 from .bench_config import BenchArm, BenchConfig, Step, read_config
 from .bench_correctness import Divergence, compare, logit_gap, verdict
+from .bench_crosscheck import cross_check
 from .bench_gpu import gpu_state
 from .bench_store import Progress, Store
 from .diagnose import diagnose
@@ -65,6 +66,7 @@ class Bench:
                 async with self._serving(key) as http:
                     await self._measure(http, steps)
                     await self._ask_gaps(http, key)
+                    await self._cross_check(http, key)
             except (NotReadyError, EngineLostError, StartError) as error:
                 self._failed(key, str(error))
             self.progress.launches_left -= 1
@@ -87,7 +89,7 @@ class Bench:
             await engine.start()
             self.progress.tell(f"launch {key}: starting the engine")
             seconds = await wait_ready(
-                engine, lambda line, _: self.progress.tell(f"launch {key}: {line}", keep=False)
+                engine, lambda line: self.progress.tell(f"launch {key}: {line}", keep=False)
             )
             self.progress.launch_seconds.append(seconds)
             self.progress.tell(f"launch {key}: ready after {seconds:.1f} s")
@@ -169,6 +171,21 @@ class Bench:
         told = f"{name}: {tokens / cell['wall_s']:.1f} tok/s"
         self.progress.tell(told + (f", accept length {length:.2f}" if length else ""))
         return cell
+
+    async def _cross_check(self, http: httpx.AsyncClient, key: str) -> None:
+        """Once, on the baseline's engine: one row measured by a second client too."""
+        baseline, launch = self.config.baseline, self.config.launches.get(key)
+        wanted = self.config.cross_check and "cross_check" not in self.store.document
+        if not wanted or launch is None or baseline is None or baseline.launch != key:
+            return
+        self.progress.tell("cross-check by sglang.bench_serving")
+        settings = self.settings
+        sampling = Sampling(settings.max_new_tokens, chat_format=settings.chat_format)
+        prompts = self.config.prompts[settings.prompt_sets[0]]
+        found = await cross_check(http, launch, prompts, sampling, min(settings.concurrency))
+        self.store.document["cross_check"] = found
+        told = ", ".join(f"{name} {value}" for name, value in found.items())
+        self.progress.tell(f"cross-check: {told}")
 
     # -- correctness ------------------------------------------------------------------------
 

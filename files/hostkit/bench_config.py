@@ -32,6 +32,7 @@ class Settings:
 
     `near_tie_logits`: largest gap of the target's logits at which a first divergence from the
     baseline arm is rounding; None takes the engine's own (see NEAR_TIE_LOGITS).
+    `cross_check`: measure one row with a second client too; None does so for SGLang.
     """
 
     concurrency: list[int] = field(default_factory=lambda: [1])
@@ -47,6 +48,7 @@ class Settings:
     chat_format: str = "auto"
     interleave_launches: bool = False
     near_tie_logits: float | None = None
+    cross_check: bool | None = None
 
     @property
     def measured_rounds(self) -> int:
@@ -92,6 +94,11 @@ class BenchConfig:
     def near_tie_logits(self) -> float:
         wanted = self.settings.near_tie_logits
         return NEAR_TIE_LOGITS.get(self.engine, 0.0) if wanted is None else wanted
+
+    @property
+    def cross_check(self) -> bool:
+        wanted = self.settings.cross_check
+        return self.engine == "sglang" if wanted is None else wanted
 
     def arms_of(self, launch: str) -> list[BenchArm]:
         return [arm for arm in self.arms if arm.launch == launch]

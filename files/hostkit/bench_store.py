@@ -52,6 +52,8 @@ class Store:
                 self.document["cells"] = earlier["cells"]
                 self.document["created"] = earlier["created"]
                 self.document["versions"] = earlier["versions"]
+                if "cross_check" in earlier:
+                    self.document["cross_check"] = earlier["cross_check"]
         return len(self.document["cells"])
 
     def _fits(self, other: dict[str, Any], complete: bool) -> bool:

@@ -151,8 +151,3 @@ class Engine:
 
     def log_tail(self, lines: int = 400) -> list[str]:
         return files.tail(self.launch.log, lines)
-
-    def log_size(self) -> int:
-        with contextlib.suppress(OSError):
-            return self.launch.log.stat().st_size
-        return 0

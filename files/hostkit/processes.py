@@ -126,4 +126,4 @@ def listener(port: int) -> str | None:
                     words = (process / "cmdline").read_bytes().split(b"\0")
                     command = b" ".join(words).decode(errors="replace").strip()
                     return f"process {process.name} ({command[:120]})"
-    return "a process of another user"
+    return "a process whose name this user can't read"

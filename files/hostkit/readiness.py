@@ -18,7 +18,6 @@ from .launch import Launch
 PROBE_TIMEOUT_S = 10.0
 POLL_S = 0.5
 DYING_S = 2.0
-QUIET_S = 120.0  # the service manager's patience is extended while the log grew this recently
 FIRST_TEXT = "Question: What is the capital of France?\nAnswer:"
 
 
@@ -45,11 +44,11 @@ async def healthy(http: httpx.AsyncClient) -> bool:
 
 async def wait_ready(
     engine: Engine,
-    progress: Callable[[str, bool], None] = lambda line, growing: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> float:
     """Waits until the engine serves; returns the seconds since its start.
 
-    `progress` gets a line for people and whether the log still grows, about once a second.
+    `progress` gets a line for people about once a second.
     Raises NotReadyError when the engine ends, times out or serves something else than launched.
     """
     launch = engine.launch
@@ -74,16 +73,13 @@ async def wait_ready(
         await asyncio.gather(ended, serving, ticking, return_exceptions=True)
 
 
-async def _tick(engine: Engine, progress: Callable[[str, bool], None]) -> None:
-    size, grew = -1, time.monotonic()
+async def _tick(engine: Engine, progress: Callable[[str], None]) -> None:
     while True:
-        if (now := engine.log_size()) != size:
-            size, grew = now, time.monotonic()
         engine.keep_log_small()
         engine.note_family()
         last = (engine.log_tail(1) or ["no output yet"])[0]
         waited = time.monotonic() - engine.started
-        progress(f"starting, {waited:.0f} s: {last[-160:]}", time.monotonic() - grew < QUIET_S)
+        progress(f"starting, {waited:.0f} s: {last[-160:]}")
         await asyncio.sleep(1.0)
 
 

@@ -28,7 +28,9 @@ from .notify import notify, watchdog_interval_s
 from .readiness import NotReadyError, client, healthy, wait_ready
 
 LONGEST_DELAY_S = 60.0
-EXTEND_S = 90.0  # how far each EXTEND_TIMEOUT_USEC moves the service manager's start limit
+# While an engine starts, the launch's own limits decide, and they name the cause: the service
+# manager's start limit and watchdog are moved 90 s ahead with each progress line.
+PATIENCE = ("EXTEND_TIMEOUT_USEC=90000000", "WATCHDOG=1")
 log = logging.getLogger("hostkit")
 
 
@@ -75,11 +77,9 @@ class Supervisor:
             log.info("%s: %s", self.status.state, message)
         self._written = message
 
-    def _progress(self, message: str, growing: bool) -> None:
+    def _progress(self, message: str) -> None:
         self.tell(message, engine_pid=self.engine.pid)
-        if growing:
-            notify(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}")
-        notify("WATCHDOG=1")
+        notify(*PATIENCE)
 
     # -- life -------------------------------------------------------------------------------
 
@@ -148,7 +148,14 @@ class Supervisor:
                 engine_pid=None,
                 restarts=self.status.restarts + 1,
             )
-            await asyncio.sleep(delay)
+            await self._pause(delay)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleeps between two starts, the service manager kept patient."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            notify(*PATIENCE)
+            await asyncio.sleep(min(left, 1.0))
 
     async def _become_ready(self) -> None:
         seconds = await wait_ready(self.engine, self._progress)
@@ -171,11 +178,11 @@ class Supervisor:
             tail = self.engine.log_tail()
             if not ended.done():
                 silent = f"no answer on /health for {self.launch.hang_timeout_s:.0f} s"
-                return NotReadyError(silent, replace_retry(diagnose(tail, hung=True)))
+                return NotReadyError(silent, _retryable(diagnose(tail, hung=True)))
             code = ended.result()
             last = tail[-1][:200] if tail else "no output"
             cause = diagnose(tail, code, oom_killed=self.engine.oom_killed)
-            return NotReadyError(f"the engine ended with code {code}: {last}", replace_retry(cause))
+            return NotReadyError(f"the engine ended with code {code}: {last}", _retryable(cause))
         finally:
             for task in (probing, ended):
                 task.cancel()
@@ -198,7 +205,7 @@ class Supervisor:
                 await asyncio.sleep(pause)
 
 
-def replace_retry(cause: Cause | None) -> Cause | None:
+def _retryable(cause: Cause | None) -> Cause | None:
     """An engine that has served once may be started again whatever ended it."""
     return replace(cause, retry=True) if cause else None
 
@@ -227,7 +234,8 @@ def _write_refusal(launch: Launch, message: str) -> None:
         owner = int(read_json(path)["pid"])
         if owner != os.getpid() and "hostkit" in Path(f"/proc/{owner}/cmdline").read_text():
             return
-    kind = "port-in-use" if "port" in message else "launch"
+    kind = "port-in-use" if message.startswith("port ") else "launch"
+    title, _, remedy = message.partition("; ")
     status = Status(
         "failed",
         launch.fingerprint,
@@ -235,7 +243,7 @@ def _write_refusal(launch: Launch, message: str) -> None:
         os.getpid(),
         launch.port,
         message=message,
-        cause=Cause(kind, message, "", "see the message"),
+        cause=Cause(kind, title, "", remedy),
     )
     with contextlib.suppress(OSError):
         files.write_json(path, asdict(status))

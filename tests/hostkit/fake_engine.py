@@ -83,6 +83,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             up = time.monotonic() - started >= args.slow_start
             return self.reply(200 if up else 503, {})
+        if self.path == "/v1/models":
+            return self.reply(200, {"object": "list", "data": [{"id": "fake"}]})
         if self.path == "/server_info":
             return self.reply(
                 200,
