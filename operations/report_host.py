@@ -115,22 +115,43 @@ def _pcie(gpus: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def probe_rows(probes: Any) -> Sequence[tuple[str, str]]:
-    """Results of ``hostkit probe`` if they came with the result: flat ``name: value`` lines."""
+    """Lines of a ``hostkit probe`` document: figures a probe, spread over GPUs or pairs; findings.
+
+    Nothing if the result came without one.
+    """
+    if not isinstance(probes, Mapping):
+        return []
     rows: list[tuple[str, str]] = []
-
-    def walk(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                walk(f"{name} {key}".strip(), inner)
-        elif isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
-            for number, inner in enumerate(value):
-                walk(f"{name} {number}", inner)
-        elif value is not None:
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            rows.append((name.replace("_", " "), text))
-
-    walk("", probes or {})
+    for name, value in (probes.get("results") or {}).items():
+        label = str(name).replace("_", " ")
+        if isinstance(value, list):
+            rows += [(f"{label} {field}", text) for field, text in _spreads(value)]
+        elif isinstance(value, Mapping):
+            flat = {k: v for k, v in value.items() if isinstance(v, (str, int, float))}
+            rows += [(f"{label} {k.replace('_', ' ')}", _short(v)) for k, v in flat.items()]
+    rows += [("finding", str(found.get("evidence"))) for found in probes.get("findings") or ()]
     return rows
+
+
+def _spreads(measured: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """``(field, "lowest to highest over n")`` of the numbers that a probe read a GPU or a pair."""
+    what = "pairs" if any("from" in row for row in measured) else "GPUs"
+    rows = []
+    for field in dict.fromkeys(key for row in measured for key in row):
+        values = [row[field] for row in measured if _is_figure(field, row.get(field))]
+        if values:
+            text = f"{_short(min(values))} to {_short(max(values))} over {len(values)} {what}"
+            rows.append((field.replace("_", " "), text))
+    return rows
+
+
+def _is_figure(field: str, value: Any) -> bool:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and field not in ("gpu", "from", "to")
+
+
+def _short(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 def gpu_state(

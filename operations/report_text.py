@@ -69,6 +69,7 @@ def notes(result: BenchResult, comparisons: tuple[Comparison, ...]) -> list[str]
         if errors:
             total = sum(row.requests for row in rows if row.arm == arm)
             lines.append(f"{arm}: {errors} of {total} requests failed; they count as time lost.")
+    lines += cross_check(result)
     if len(comparisons) and not result.interleaved:
         lines.append(
             "Arms of different engine starts ran one after the other, not in turns: a drift of the "
@@ -81,6 +82,22 @@ def notes(result: BenchResult, comparisons: tuple[Comparison, ...]) -> list[str]
                 f"rounds don't tell it from {', '.join(comparison.level_with)}."
             )
     return lines
+
+
+def cross_check(result: BenchResult) -> list[str]:
+    """Whether a second client saw the same rate on the same server; nothing if none was asked."""
+    found = result.document.get("cross_check")
+    if not isinstance(found, dict):
+        return []
+    tool = found.get("tool", "a second client")
+    if "error" in found:
+        return [f"Cross-check by {tool} failed: {found['error']}"]
+    ours, theirs = found.get("tokens_per_s"), found.get("tokens_per_s_bench_serving")
+    agrees = "agrees with" if found.get("agrees") else "CONTRADICTS"
+    return [
+        f"Cross-check, {found.get('arm')} at concurrency {found.get('concurrency')}: {tool} "
+        f"{agrees} these figures ({number(theirs)} against {number(ours)} tokens/s)."
+    ]
 
 
 def correctness(result: BenchResult) -> list[str]:

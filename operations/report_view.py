@@ -89,7 +89,7 @@ def _result(name: str, result: BenchResult, comparisons: Sequence[Comparison]) -
         latencies=latencies(comparisons),
         machine=machine_rows(result.machine),
         topology=topology(result.machine),
-        probes=probe_rows(result.document.get("probes")),
+        probes=probe_rows(result.document.get("probes") or result.machine.get("probes")),
         gpu_state=gpu_table(result),
         choices=[
             (str(c["name"]), str(c["value"]), str(c["reason"]))
@@ -204,7 +204,7 @@ def _figures(
         (
             "One user's speed against throughput",
             "Up and to the right is better; each line runs through the concurrencies of an arm.",
-            plots.pareto(same, inks, result.gpus, f"{name}p"),
+            plots.pareto(same, inks, result.gpus, f"{name}p") if len(same) > 1 else None,
         ),
         (
             "What a decode step costs" if not split else "Where a step's time goes",

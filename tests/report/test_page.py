@@ -138,3 +138,20 @@ def test_command_line_refuses_a_bad_file_in_one_line(tmp_path, capsys):
     assert main([str(source), "--out", str(out)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert not out.exists()
+
+
+def test_probes_of_the_host_are_summed_up():
+    peer = [
+        {"from": a, "to": b, "access": True, "gb_s": 100.0 + a, "right": True}
+        for a in (0, 1)
+        for b in (0, 1)
+        if a != b
+    ]
+    probes = {
+        "results": {"peer": peer, "all_reduce": {"ranks": 2, "bus_gb_s": 300.8}},
+        "findings": [{"id": "made", "evidence": "GPU 1: made to be slow", "remedy": "none"}],
+    }
+    page = text_of(rendered(changed(made_result(RATES), probes=probes)))
+    assert "peer gb s 100 to 101 over 2 pairs" in page
+    assert "all reduce bus gb s 300.8" in page
+    assert "finding GPU 1: made to be slow" in page

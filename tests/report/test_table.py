@@ -134,3 +134,13 @@ def test_failed_arm_is_said_with_its_cause():
     failed = [{"name": "ddtree-64", "reason": "made: out of memory"}]
     text = printed(changed(made_result(RATES), failed=failed, complete=False))
     assert "ddtree-64 failed: made: out of memory" in text
+
+
+@pytest.mark.parametrize(("agrees", "said"), [(True, "agrees with"), (False, "CONTRADICTS")])
+def test_cross_check_by_a_second_client_is_told(agrees, said):
+    found = {
+        "tool": "sglang.bench_serving", "arm": "dflash", "concurrency": 1, "agrees": agrees,
+        "tokens_per_s": 101.0, "tokens_per_s_bench_serving": 100.0,
+    }  # fmt: skip
+    text = " ".join(printed(changed(made_result(RATES), cross_check=found)).split())
+    assert f"sglang.bench_serving {said} these figures (100 against 101 tokens/s)" in text
