@@ -74,7 +74,7 @@ class Engine:
             if self.process is not None and self.process.poll() is not None:
                 break
             try:
-                self.ask({"text": "Hi", "sampling_params": {"max_new_tokens": 2}}, timeout_s=20)
+                self.generate([10, 11], 2)
                 return
             except OSError:
                 time.sleep(1)
@@ -101,6 +101,11 @@ class Engine:
             return json.loads(text)
         except ValueError:
             return text
+
+    def state(self) -> dict:
+        """What the server says of its tree."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/server_info", timeout=20) as a:
+            return json.load(a)["internal_states"][0]["ddtree"]
 
     def generate(self, ids: list[int], tokens: int, **sampling) -> dict:
         sampling = {"temperature": 0, "max_new_tokens": tokens, **sampling}

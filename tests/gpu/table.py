@@ -13,9 +13,11 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import time
 from pathlib import Path
 
+import check
 from engines import Engine, accept_length, prompt_ids
 
 
@@ -41,14 +43,14 @@ def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--budgets", default="16,32,64")
-    parser.add_argument("--widths", default="17,33")
-    parser.add_argument("--width", type=int, default=65)
+    parser.add_argument("--budgets", default="15,31,63", help="auto: chosen step by step")
+    parser.add_argument("--widths", default="16,32")
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--concurrency", default="1,8")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--arms", default="ar,dflash,ddtree")
-    parser.add_argument("--adaptive", action="store_true")
+    parser.add_argument("--hold", type=Path, help="measure only once this file is there")
     parser.add_argument("--profile", action="store_true", help="also write step time lines")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,9 @@ def main() -> None:
         "--max-total-tokens",
         "40000",
     )
-    env = {"SGLANG_DDTREE_WIDTHS": args.widths, "SGLANG_DDTREE_ADAPTIVE": str(int(args.adaptive))}
+    env = {"SGLANG_DDTREE_WIDTHS": args.widths}
+    if "auto" in args.budgets:
+        env["SGLANG_DDTREE_ADAPTIVE"] = "1"
     engines = {
         arm: Engine(
             arm, args.target, args.drafter, 31000 + i, args.out, width=args.width, extra=graphs,
@@ -75,14 +79,40 @@ def main() -> None:
         for engine in engines.values():
             engine.wait(240)
         print("servers are up", flush=True)
+        gate(engines, args)
+        end = time.monotonic() + 90
+        while args.hold and not args.hold.exists() and time.monotonic() < end:
+            time.sleep(0.2)
         rows = run(engines, args)
+        (args.out / "table.json").write_text(json.dumps(rows))
+        show(rows)
+        if "auto" in args.budgets:
+            print("ddtree", engines["ddtree"].state())
         if args.profile:
             profile(engines, args)
     finally:
         for engine in engines.values():
             engine.stop()
-    (args.out / "table.json").write_text(json.dumps(rows))
-    show(rows)
+    if check.failed:
+        sys.exit(f"failed: {check.failed}")
+
+
+def budget_of(arm: str) -> int:
+    name = arm.partition("-")[2]
+    return -1 if name == "auto" else int(name)
+
+
+def gate(engines: dict[str, Engine], args) -> None:
+    """No speed without agreement; the answers are kept, for a replay against fp32."""
+    prompts = prompt_ids(args.target)
+    expected = engines["ar"].generate_all(prompts, 128, 2)
+    kept = {"prompts": prompts, "ar": [a["output_ids"] for a in expected]}
+    for budget in args.budgets.split(","):
+        engines["ddtree"].set_budget(budget_of(f"ddtree-{budget}"))
+        answers = engines["ddtree"].generate_all(prompts, 128, 3 if budget == "31" else 1)
+        check.agreement(f"ddtree-{budget}", engines["ar"], prompts, expected, answers)
+        kept[budget] = [[a["output_ids"], a["meta_info"]["spec_verify_ct"]] for a in answers]
+    (args.out / "answers.json").write_text(json.dumps(kept))
 
 
 def run(engines: dict[str, Engine], args) -> list[dict]:
@@ -97,7 +127,7 @@ def run(engines: dict[str, Engine], args) -> list[dict]:
             for arm in rng.sample(arms, len(arms)):
                 engine = engines[arm.partition("-")[0]]
                 if arm.startswith("ddtree"):
-                    engine.set_budget(int(arm.partition("-")[2]))
+                    engine.set_budget(budget_of(arm))
                 asked = prompts[:4] if concurrency == 1 else prompts
                 tokens = 48 if round_number < 0 else args.tokens
                 found = measure(engine, asked, tokens, concurrency)
@@ -115,7 +145,7 @@ def profile(engines: dict[str, Engine], args) -> None:
         if arm == "ar":
             continue
         if arm == "ddtree":
-            engine.set_budget(32)
+            engine.set_budget(31)
         folder = args.out / f"trace-{arm}"
         engine.ask(
             {"output_dir": str(folder), "num_steps": 24, "activities": ["CPU", "GPU"]},

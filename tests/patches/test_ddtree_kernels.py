@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from refserver import tree as reference  # noqa: E402
-from sglang_ddtree import path, topk, tree  # noqa: E402
+from sglang_ddtree import attention_metadata, path, topk, tree  # noqa: E402
 
 pytestmark = pytest.mark.sglang
 # On a GPU the same tests run compiled, with fifteen times as many trees.
@@ -209,8 +209,9 @@ def test_chain_is_the_top_candidate_of_each_position():
     assert block[:8, :8].bool().tolist() == expected.mask().tolist()
 
 
-def accept(tokens, parents, targets, seq_lens, block):
+def accept(tokens, parents, targets, seq_lens, block, **counting):
     """Run the accept kernel on [bs][W] lists; returns its outputs, slots being 100 * b + node."""
+    counting.setdefault("spine", torch.zeros((len(tokens), block - 1, 1), dtype=torch.int32))
     bs, width = len(tokens), len(tokens[0])
     locs = torch.tensor([[100 * b + n for n in range(width)] for b in range(bs)]).view(-1)
     out = (
@@ -231,7 +232,7 @@ def accept(tokens, parents, targets, seq_lens, block):
         torch.tensor(seq_lens),
         out,
         width=width,
-        block=block,
+        **counting,
     )
     return out
 
@@ -275,3 +276,48 @@ def test_rows_and_slots_of_the_second_request_are_its_own():
     assert out.tolist() == [[5, 9, 0], [6, 7, 8]]
     assert rows.tolist()[1] == [4, 6, 7]
     assert src.tolist()[1] == [100, 102, 103] and dst.tolist()[1] == [100, 101, 102]
+
+
+def test_counts_are_what_each_budget_would_have_emitted():
+    rng = random.Random(31)
+    block, width, budgets = 6, 13, [0, 2, 5, 12]
+    for _ in range(12):
+        logp, ids = draw_lists(rng, block - 1, 3, 4)
+        full = reference.best_first(1, logp, ids, width - 1)
+        targets = [rng.choice(ids[min(d, block - 2)][:2]) for d in full.depths]
+        counts = torch.zeros(1 + len(budgets), dtype=torch.int32)
+        accept(
+            [list(full.tokens)],
+            [list(full.parents)],
+            [targets],
+            [3],
+            block,
+            spine=torch.tensor([ids], dtype=torch.int32),
+            limits=torch.tensor(budgets, dtype=torch.int32),
+            counts=counts,
+        )
+        path_nodes, _ = reference.walk(full, lambda n, t=targets: t[n])
+        top = [row[0] for row in ids]
+        on_chain = 1
+        while on_chain < len(path_nodes) and full.tokens[path_nodes[on_chain]] == top[on_chain - 1]:
+            on_chain += 1
+        expected = [on_chain, *(sum(n <= b for n in path_nodes) for b in budgets[1:])]
+        assert counts.tolist() == [1, *expected]
+
+
+def test_metadata_is_what_the_triton_backend_builds_with_many_launches():
+    seq_lens = torch.tensor([3, 700, 0, 1], dtype=torch.int64)
+    pools = torch.tensor([2, 0, 1, 1], dtype=torch.int64)
+    table = torch.arange(3 * 900, dtype=torch.int32).view(3, 900)
+    width = 5
+    qo = torch.zeros(6, dtype=torch.int64)
+    kv = torch.zeros(6, dtype=torch.int32)
+    masks = torch.zeros(6, dtype=torch.int64)
+    indices = torch.full((800,), -1, dtype=torch.int64)
+    attention_metadata.fill_verify_metadata(seq_lens, pools, table, (qo, kv, indices, masks), width)
+    assert qo[:5].tolist() == [0, 5, 10, 15, 20]
+    assert kv[:5].tolist() == [0, 3, 703, 703, 704]
+    assert masks[1:5].tolist() == torch.cumsum(width * (seq_lens + width), 0).tolist()
+    expected = torch.cat([table[p, :n] for p, n in zip(pools, seq_lens, strict=True)])
+    assert indices[:704].tolist() == expected.tolist()
+    assert (indices[704:] == -1).all() and qo[5] == kv[5] == masks[5] == 0

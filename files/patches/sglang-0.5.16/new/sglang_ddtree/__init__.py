@@ -9,7 +9,8 @@ its true context.
     --speculative-algorithm DDTREE --speculative-draft-model-path DRAFTER
     --speculative-num-draft-tokens N --attention-backend triton
 
-Map: plugin (entry point), algorithm (arguments), hooks, sampler (draft to tree, in the draft's
-graph), topk, tree and path (the Triton kernels), worker (the step), step (its plan and buffers),
-widths (captured verify widths), kv_move, self_check, settings (environment).
+Map: plugin (entry point), algorithm (arguments), settings (environment), hooks; worker (the step),
+step (its plan and buffers), sampler (draft to tree, in the draft's graph), draw (the target's
+tokens), logits; topk, tree, path, attention_metadata (the Triton kernels); widths (captured verify
+widths), budgets, policy and accept_counts (which of them a step uses); kv_move, self_check.
 """

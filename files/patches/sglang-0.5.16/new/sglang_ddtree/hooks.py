@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from sglang_ddtree.algorithm import NAME
+
+logger = logging.getLogger(__name__)
 
 BUDGET_KEY = "speculative_ddtree_budget"
 _RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
@@ -34,7 +37,11 @@ def set_budget(original: Any, scheduler: Any, request: Any) -> Any:
         return original(scheduler, request)
     if request.server_args and not original(scheduler, request).updated:
         return SetInternalStateReqOutput(updated=False)
-    scheduler.draft_worker.set_budget(int(budget))
+    try:
+        scheduler.draft_worker.budgets.set(int(budget))
+    except ValueError as error:
+        logger.warning("%s", error)
+        return SetInternalStateReqOutput(updated=False)
     reporter = scheduler.metrics_reporter
     reporter.spec_total_num_accept_tokens = reporter.spec_total_num_forward_ct = 0
     return SetInternalStateReqOutput(updated=True)
@@ -42,7 +49,7 @@ def set_budget(original: Any, scheduler: Any, request: Any) -> Any:
 
 def show_budget(result: Any, scheduler: Any, request: Any) -> Any:
     """AFTER Scheduler.get_internal_state: what the worker verifies with now."""
-    result.internal_state["ddtree"] = scheduler.draft_worker.budget_state()
+    result.internal_state["ddtree"] = scheduler.draft_worker.budgets.state()
     return result
 
 
@@ -57,11 +64,13 @@ async def check_budget(original: Any, manager: Any, request: Any) -> Any:
     if args.speculative_algorithm != NAME:
         raise HTTPException(400, f"{BUDGET_KEY}: this server does not run {NAME}.")
     most = int(args.speculative_num_draft_tokens) - 1
-    if budget != int(budget) or not 0 <= budget <= most:
-        raise HTTPException(400, f"{BUDGET_KEY} must be an integer in 0..{most}, got {budget}.")
-    updated = all(await original(manager, request))
-    if not updated:
-        raise HTTPException(400, f"{BUDGET_KEY}: the scheduler refused {request.server_args}.")
+    allowed = f"an integer in 0..{most}, or -1 on a server with SGLANG_DDTREE_ADAPTIVE=1"
+    if (
+        budget != int(budget)
+        or not -1 <= budget <= most
+        or not all(await original(manager, request))
+    ):
+        raise HTTPException(400, f"{BUDGET_KEY} must be {allowed}; got {budget}.")
     return {"updated": True, BUDGET_KEY: int(budget)}
 
 

@@ -23,16 +23,23 @@ def _accept_kernel(
     src_ptr,
     dst_ptr,
     path_ptr,
+    spine_ptr,
+    limits_ptr,
+    counts_ptr,
     L: tl.constexpr,
+    K: tl.constexpr,
     W: tl.constexpr,
     WIDE: tl.constexpr,
+    CHOICES: tl.constexpr,
+    CHOICES_WIDE: tl.constexpr,
 ):
     """Walk one request's tree by the target's tokens; grid (bs,), one warp.
 
     targets: the token that the target drew at each node. From the root: while the drawn token is
     a child, go there. The first draw that is no child is the bonus token. Writes L columns:
     emitted tokens, row of each accepted node in [bs * W], and the slots of the KV move (identity
-    past the path).
+    past the path). With CHOICES, counts the tokens that the budgets in `limits` would have emitted:
+    the path's nodes up to the budget, or for budget 0 its start on the top-1 chain.
     """
     b = tl.program_id(0)
     nodes = tl.arange(0, WIDE)
@@ -50,6 +57,10 @@ def _accept_kernel(
     tl.store(path_ptr + b * L, 0)
     tl.store(src_ptr + b * L, root_loc)
     tl.store(dst_ptr + b * L, root_loc)
+    choice = tl.arange(0, CHOICES_WIDE)
+    limit = tl.load(limits_ptr + choice, mask=choice < CHOICES, other=0)
+    would = tl.full((CHOICES_WIDE,), 1, tl.int32)
+    on_spine = tl.full((), 1, tl.int32)
     for step in range(1, L):
         drawn = tl.sum(tl.where(nodes == node, target, 0), axis=0)
         matches = inside & (parent == node) & (token == drawn)
@@ -58,6 +69,11 @@ def _accept_kernel(
         live = going.to(tl.int32)
         node = tl.where(going, child, node)
         count += live
+        if CHOICES > 0:
+            top = tl.load(spine_ptr + (b * (L - 1) + step - 1) * K).to(tl.int64)
+            on_spine = (going & (on_spine == 1) & (drawn == top)).to(tl.int32)
+            kept = going & (child <= limit)
+            would += tl.where(limit == 0, on_spine, kept.to(tl.int32))
         tl.store(out_tokens_ptr + b * L + step - 1, drawn)
         here = tl.where(going, child, 0)
         src = tl.sum(tl.where(nodes == here, loc, 0), axis=0)
@@ -71,6 +87,9 @@ def _accept_kernel(
     tl.store(commit_ptr + b, count)
     tl.store(bonus_ptr + b, bonus)
     tl.store(new_seq_lens_ptr + b, tl.load(seq_lens_ptr + b) + count)
+    if CHOICES > 0:
+        tl.atomic_add(counts_ptr, 1)
+        tl.atomic_add(counts_ptr + 1 + choice, would, mask=choice < CHOICES)
 
 
 @triton.jit
@@ -114,16 +133,24 @@ def accept(
     out: tuple[torch.Tensor, ...],
     *,
     width: int,
-    block: int,
+    spine: torch.Tensor,
+    limits: torch.Tensor | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     """Accept walk of all requests. `targets`: [bs * width] int64, the target's draw at each node.
 
     out: commit_lens [bs] int32, bonus [bs] int64, out_tokens [bs, L] int64, new_seq_lens [bs]
     int64, rows, src, dst [bs, L] int64, path [bs, L] int32 (node of each step, -1 past the path).
+    spine: the draft's ids [cap, L-1, K]. limits [C] int32 and counts [1 + C] int32: budgets, and
+    where to add the number of requests and the tokens that each budget would have emitted.
     """
+    block = out[2].shape[1]
+    choices = 0 if limits is None else limits.shape[0]
     _accept_kernel[(seq_lens.shape[0],)](
-        tokens, parents, locs, targets, seq_lens, *out,
-        L=block, W=width, WIDE=max(triton.next_power_of_2(width), 32), num_warps=1,
+        tokens, parents, locs, targets, seq_lens, *out, spine,
+        out[0] if limits is None else limits, out[0] if counts is None else counts,
+        L=block, K=spine.shape[2], W=width, WIDE=max(triton.next_power_of_2(width), 32),
+        CHOICES=choices, CHOICES_WIDE=max(triton.next_power_of_2(choices), 2), num_warps=1,
     )  # fmt: skip
 
 

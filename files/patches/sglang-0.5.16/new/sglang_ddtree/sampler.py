@@ -8,6 +8,7 @@ import torch
 
 from sglang_ddtree import topk as topk_kernels
 from sglang_ddtree import tree
+from sglang_ddtree.settings import Settings
 
 
 class TreeSampler:
@@ -59,6 +60,32 @@ class TreeSampler:
                 (self.ranks * rows,), dtype=torch.float32, device=device
             )
             self.ones = torch.ones((self.ranks * rows,), dtype=torch.float32, device=device)
+
+    @classmethod
+    def of_target(
+        cls, model: Any, settings: Settings, *, capacity: int, tp_group: Any
+    ) -> TreeSampler:
+        """The sampler over a target's lm_head; RuntimeError if the head is not one it can use."""
+        head = getattr(model, "lm_head", None)
+        weight = getattr(head, "weight", None)
+        if weight is None or not torch.is_floating_point(weight):
+            raise RuntimeError("DDTREE needs the target's lm_head as a floating-point weight.")
+        shard = getattr(head, "shard_indices", None)
+        if shard is None and tp_group.world_size > 1:
+            raise RuntimeError("DDTREE at TP > 1 needs a vocabulary-parallel lm_head.")
+        if shard is not None and int(shard.num_added_elements):
+            raise RuntimeError("DDTREE does not support added vocabulary.")
+        return cls(
+            weight=weight,
+            vocab=int(weight.shape[0] if shard is None else shard.num_org_elements),
+            first_id=0 if shard is None else int(shard.org_vocab_start_index),
+            block=settings.block,
+            width=settings.width,
+            topk=settings.topk,
+            capacity=capacity,
+            spine_first=settings.spine_first,
+            tp_group=tp_group if tp_group.world_size > 1 else None,
+        )
 
     def __call__(self, hidden_states: torch.Tensor, input_ids: torch.Tensor) -> None:
         bs = hidden_states.shape[0] // self.block

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -35,6 +38,8 @@ class StepBuffers:
     src: torch.Tensor
     dst: torch.Tensor
     path: torch.Tensor
+    # Slicing costs the host microseconds a tensor, and a step needs a dozen: keep the views.
+    _views: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     @classmethod
     def allocate(cls, capacity: int, block: int, width: int, device: torch.device) -> StepBuffers:
@@ -58,21 +63,31 @@ class StepBuffers:
 
     def verify(self, bs: int, width: int) -> tuple[torch.Tensor, ...]:
         """Tokens, parents, positions, cache slots of a verify, each [bs * width]."""
-        count = bs * width
-        return (
-            self.tokens[:count],
-            self.parents[:count],
-            self.positions[:count],
-            self.locs[:count],
-        )
+        if (bs, width) not in self._views:
+            every = (self.tokens, self.parents, self.positions, self.locs)
+            self._views[bs, width] = tuple(buffer[: bs * width] for buffer in every)
+        return self._views[bs, width]
 
     def paths(self, bs: int) -> tuple[torch.Tensor, ...]:
         """Rows, sources, destinations, nodes of the accepted paths, each [bs, L]."""
-        count = bs * self.block
-        shape = (bs, self.block)
-        return (
-            self.rows[:count].view(shape),
-            self.src[:count].view(shape),
-            self.dst[:count].view(shape),
-            self.path[:count].view(shape),
-        )
+        if (bs,) not in self._views:
+            every = (self.rows, self.src, self.dst, self.path)
+            shape = (bs, self.block)
+            self._views[bs,] = tuple(b[: bs * self.block].view(shape) for b in every)
+        return self._views[bs,]
+
+
+@contextlib.contextmanager
+def host_bound(batch: Any, draft_input: Any, width: int) -> Iterator[None]:
+    """For one verify, the host's lengths as an upper bound: committed + width, else reserved."""
+    saved = batch.seq_lens_cpu, batch.seq_lens_sum
+    if batch.seq_lens_cpu is not None:
+        batch.seq_lens_cpu = batch.seq_lens_cpu + width
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+    else:
+        batch.seq_lens_cpu = draft_input.reserved_seq_lens_cpu
+        batch.seq_lens_sum = int(draft_input.reserved_seq_lens_sum)
+    try:
+        yield
+    finally:
+        batch.seq_lens_cpu, batch.seq_lens_sum = saved

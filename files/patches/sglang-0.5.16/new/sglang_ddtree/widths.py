@@ -104,6 +104,20 @@ class VerifyWidths:
         fitting = [width for width in self.by_width if width >= tokens]
         return self.by_width[min(fitting)] if fitting else self.widest
 
+    def measure(self, repeats: int = 3) -> dict[int, dict[int, float]]:
+        """Milliseconds of a verify by batch size and width: replays of the captured graphs.
+
+        At the captured dummy lengths, so without the cost of a long context.
+        """
+        costs: dict[int, dict[int, float]] = {}
+        for width, entry in self.by_width.items():
+            if entry.runner is None:
+                continue
+            for bs in entry.runner.capture_bs:
+                graph = entry.runner.backend._graphs[entry.runner._make_graph_key(bs)]
+                costs.setdefault(bs, {})[width] = replay_ms(graph, repeats)
+        return costs
+
     @contextlib.contextmanager
     def using(self, entry: VerifyWidth) -> Iterator[None]:
         """Run the target on `entry`'s backend and graphs for one verify."""
@@ -114,6 +128,19 @@ class VerifyWidths:
             yield
         finally:
             runner.attn_backend, runner.decode_cuda_graph_runner = saved
+
+
+def replay_ms(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
+    """Milliseconds of one replay, the least of `repeats` after one that warms up."""
+    times = []
+    for _ in range(repeats + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return min(times[1:])
 
 
 def share_graph_state(backend: Any, primary: Any) -> None:

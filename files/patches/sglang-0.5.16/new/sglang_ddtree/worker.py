@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from copy import deepcopy
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,13 +24,19 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_ddtree import path as path_kernels
 from sglang_ddtree import tree
 from sglang_ddtree.algorithm import server_settings
+from sglang_ddtree.attention_metadata import use_one_launch
+from sglang_ddtree.budgets import Budgets
+from sglang_ddtree.draw import draw_at_nodes
 from sglang_ddtree.hooks import register_worker_hooks
 from sglang_ddtree.kv_move import KVMover
-from sglang_ddtree.logits import adjust_logits
 from sglang_ddtree.sampler import TreeSampler
 from sglang_ddtree.self_check import check_tree_mask
-from sglang_ddtree.step import StepBuffers, StepPlan
-from sglang_ddtree.widths import VerifyWidths, require_tree_backend, verify_backend_of
+from sglang_ddtree.step import StepBuffers, StepPlan, host_bound
+from sglang_ddtree.widths import (
+    VerifyWidths,
+    require_tree_backend,
+    verify_backend_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +56,7 @@ class DDTreeWorker(DFlashWorkerV2):
         super().__init__(draft_args, gpu_id, ps, nccl_port, target_worker)
         self.server_args = server_args
         self.settings = settings
-        self.budget = settings.budget
-        self._widths: VerifyWidths | None = None
+        self.budgets: Budgets | None = None  # from init_cuda_graphs on
         self._buffers: StepBuffers | None = None
         self._kv_mover: KVMover | None = None
         register_worker_hooks()
@@ -72,65 +76,30 @@ class DDTreeWorker(DFlashWorkerV2):
             capacity, self.block_size, self.settings.width, torch.device(self.device)
         )
         self._kv_mover = KVMover(self.model_runner.token_to_kv_pool)
-        self._widths = VerifyWidths(self.model_runner, self.settings.width)
+        widths = VerifyWidths(self.model_runner, self.settings.width)
         for width in self.settings.widths:
-            self._widths.capture(self.server_args, width)
+            widths.capture(self.server_args, width)
+        for backend in (
+            self.draft_model_runner.attn_backend,
+            *(entry.attn_backend for entry in widths.by_width.values()),
+        ):
+            use_one_launch(verify_backend_of(backend))
+        self.budgets = Budgets(self.settings, widths)
+        if self.settings.adaptive:
+            self.budgets.choose_by_cost(
+                self.draft_model_runner, get_tp_group(), torch.device(self.device)
+            )
         if self.settings.self_check:
             check_tree_mask(verify_backend_of(self.model_runner.attn_backend))
 
     def _maybe_build_draft_sampler(self) -> TreeSampler:
-        head = getattr(self._target_worker.model_runner.model, "lm_head", None)
-        weight = getattr(head, "weight", None)
-        if weight is None or not torch.is_floating_point(weight):
-            raise RuntimeError("DDTREE needs the target's lm_head as a floating-point weight.")
-        tp_group = get_tp_group()
-        shard = getattr(head, "shard_indices", None)
-        if shard is None and tp_group.world_size > 1:
-            raise RuntimeError("DDTREE at TP > 1 needs a vocabulary-parallel lm_head.")
-        if shard is not None and int(shard.num_added_elements):
-            raise RuntimeError("DDTREE does not support added vocabulary.")
         decode_bs = self.server_args.cuda_graph_config.decode.bs or [1]
-        return TreeSampler(
-            weight=weight,
-            vocab=int(weight.shape[0] if shard is None else shard.num_org_elements),
-            first_id=0 if shard is None else int(shard.org_vocab_start_index),
-            block=self.block_size,
-            width=self.settings.width,
-            topk=self.settings.topk,
+        return TreeSampler.of_target(
+            self._target_worker.model_runner.model,
+            self.settings,
             capacity=max(*decode_bs, self.model_runner.max_running_requests),
-            spine_first=self.settings.spine_first,
-            tp_group=tp_group if tp_group.world_size > 1 else None,
+            tp_group=get_tp_group(),
         )
-
-    # -- runtime switch ---------------------------------------------------------------------
-
-    def set_budget(self, budget: int) -> None:
-        """Verify trees of `budget` nodes from the next step on; 0 is DFLASH's chain.
-
-        Raises ValueError outside 0..N - 1.
-        """
-        if not 0 <= budget <= self.settings.budget:
-            raise ValueError(
-                f"speculative_ddtree_budget must lie in 0..{self.settings.budget} "
-                f"(--speculative-num-draft-tokens - 1), got {budget}."
-            )
-        self.budget = budget
-
-    def budget_state(self) -> dict[str, Any]:
-        """What /server_info shows of the tree."""
-        return {
-            "budget": self.budget,
-            "block": self.block_size,
-            "topk": self.settings.topk,
-            "spine_first": self.settings.spine_first,
-            "widths": sorted(self._widths.by_width) if self._widths else [],
-        }
-
-    def _plan(self, bs: int) -> StepPlan:
-        assert self._widths is not None
-        chain = self.budget == 0
-        entry = self._widths.at_least(self.block_size if chain else self.budget + 1)
-        return StepPlan(entry=entry, budget=self.budget, chain=chain)
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -143,7 +112,7 @@ class DDTreeWorker(DFlashWorkerV2):
         if not isinstance(batch.spec_info, DFlashDraftInputV2):
             raise RuntimeError("DDTREE expected DFlashDraftInputV2 state on the running batch.")
         batch.seq_lens.record_stream(torch.cuda.current_stream())
-        plan = self._plan(len(batch.seq_lens))
+        plan = self.budgets.plan(len(batch.seq_lens))
         draft_input = batch.spec_info
         positions, cache_locs = self._draft(batch, draft_input)
         logits_output, can_run_cuda_graph = self._verify(batch, draft_input, plan)
@@ -265,7 +234,7 @@ class DDTreeWorker(DFlashWorkerV2):
             capture_hidden_mode=CaptureHiddenMode.FULL,
         )
         batch.out_cache_loc = locs
-        with self._widths.using(plan.entry), _host_bound(batch, draft_input, width):
+        with self.budgets.widths.using(plan.entry), host_bound(batch, draft_input, width):
             forward_batch, replays = verify_input.prepare_for_verify(batch, self.target_worker)
             if graph_bs is not None and not replays:
                 verify_input.custom_mask = mask
@@ -277,38 +246,6 @@ class DDTreeWorker(DFlashWorkerV2):
                 skip_attn_backend_init=True,
             )
         return out.logits_output, out.can_run_cuda_graph
-
-    def _draw(self, batch: Any, logits_output: Any, plan: StepPlan) -> torch.Tensor:
-        """The target's own draw at every node, [bs * N]: argmax, or the normal sampler's."""
-        info = batch.sampling_info
-        adjust_logits(logits_output.next_token_logits, info, plan.width)
-        if info is None or info.is_all_greedy:
-            return torch.argmax(logits_output.next_token_logits, dim=-1)
-
-        def rows(values: torch.Tensor | None) -> torch.Tensor | None:
-            return None if values is None else values.repeat_interleave(plan.width, dim=0)
-
-        node_info = SimpleNamespace(
-            temperatures=rows(info.temperatures),
-            top_ps=rows(info.top_ps),
-            top_ks=rows(info.top_ks),
-            min_ps=rows(info.min_ps),
-            sampling_seed=rows(info.sampling_seed),
-            need_top_p_sampling=info.need_top_p_sampling,
-            need_top_k_sampling=info.need_top_k_sampling,
-            need_min_p_sampling=info.need_min_p_sampling,
-            is_all_greedy=False,
-            has_custom_logit_processor=False,
-            return_sampling_masks=None,
-            grammars=None,
-        )
-        positions = self._buffers.verify(len(batch.seq_lens), plan.width)[2]
-        drawn = self.model_runner.sampler(logits_output, node_info, False, [], [], positions)
-        drawn = drawn.to(torch.int64)
-        group = get_tp_group()
-        if group.world_size > 1:
-            group.broadcast(drawn, src=0)
-        return drawn
 
     def _accept(
         self,
@@ -322,19 +259,29 @@ class DDTreeWorker(DFlashWorkerV2):
     ) -> GenerationBatchResult:
         """Walk the trees, publish the lengths, then commit KV and draft features of the paths."""
         bs = len(batch.seq_lens)
-        tokens, parents, _, locs = self._buffers.verify(bs, plan.width)
+        tokens, parents, node_positions, locs = self._buffers.verify(bs, plan.width)
         rows, src, dst, path = self._buffers.paths(bs)
         _, commit_lens, bonus, out_tokens, new_seq_lens = self._next_accept_bonus_buffers(bs)
+        limits, counts = self.budgets.counters(plan)
         path_kernels.accept(
             tokens,
             parents,
             locs,
-            self._draw(batch, logits_output, plan),
+            draw_at_nodes(
+                logits_output,
+                batch.sampling_info,
+                self.model_runner.sampler,
+                node_positions,
+                plan.width,
+            ),
             batch.seq_lens,
             (commit_lens, bonus, out_tokens, new_seq_lens, rows, src, dst, path),
             width=plan.width,
-            block=self.block_size,
+            spine=self._draft_sampler.ids,
+            limits=limits,
+            counts=counts,
         )
+        self.budgets.after_step()
         if on_publish is not None:
             on_publish(new_seq_lens)
         if not plan.chain:
@@ -361,22 +308,3 @@ class DDTreeWorker(DFlashWorkerV2):
             speculative_num_draft_tokens=self.block_size,
             new_seq_lens=new_seq_lens,
         )
-
-
-class _host_bound:  # noqa: N801 - reads as a `with` phrase
-    """For one verify, the host's lengths as an upper bound: committed + width, else reserved."""
-
-    def __init__(self, batch: Any, draft_input: DFlashDraftInputV2, width: int) -> None:
-        self.batch = batch
-        self.saved = batch.seq_lens_cpu, batch.seq_lens_sum
-        if batch.seq_lens_cpu is not None:
-            bound = batch.seq_lens_cpu + width
-            self.bound = bound, int(bound.sum())
-        else:
-            self.bound = draft_input.reserved_seq_lens_cpu, int(draft_input.reserved_seq_lens_sum)
-
-    def __enter__(self) -> None:
-        self.batch.seq_lens_cpu, self.batch.seq_lens_sum = self.bound
-
-    def __exit__(self, *exc: object) -> None:
-        self.batch.seq_lens_cpu, self.batch.seq_lens_sum = self.saved
