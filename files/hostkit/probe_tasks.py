@@ -19,7 +19,7 @@ MIB = 2**20
 SIZES = {
     "cuda": {
         "matmul": 8192,
-        "repeat": 50,
+        "repeat": 200,
         "copy": 1024 * MIB,
         "pinned": 256 * MIB,
         "large": 256 * MIB,

@@ -27,7 +27,7 @@ parser.add_argument("--say", action="append", default=[], help="a log line at st
 parser.add_argument("--die", type=int, help="exit code, at start")
 parser.add_argument("--die-by-kill", action="store_true")
 parser.add_argument("--die-after", type=float, help="seconds of serving")
-parser.add_argument("--die-once", type=Path, help="die after serving only while FILE is absent")
+parser.add_argument("--die-once", type=Path, help="die at a request only while FILE is absent")
 parser.add_argument("--die-at-request", type=int, help="number of the last generation")
 parser.add_argument("--hang", action="store_true", help="never serve, no output")
 parser.add_argument("--no-counters", action="store_true")
@@ -117,7 +117,9 @@ class Handler(BaseHTTPRequestHandler):
                 number = state["requests"]
                 state["running"] += 1
                 state["peak"] = max(state["peak"], state["running"])
-            if number == args.die_at_request:
+            if number == args.die_at_request and not (args.die_once and args.die_once.exists()):
+                if args.die_once:
+                    args.die_once.touch()
                 print("RuntimeError: told to die", flush=True)
                 os._exit(3)
             try:
@@ -195,9 +197,7 @@ if args.die_by_kill:
     os.kill(os.getpid(), signal.SIGKILL)
 if args.hang:
     time.sleep(600)
-if args.die_after is not None and not (args.die_once and args.die_once.exists()):
-    if args.die_once:
-        args.die_once.write_text("died once")
+if args.die_after is not None:
 
     def die():
         print("RuntimeError: told to die", flush=True)

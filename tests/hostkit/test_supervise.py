@@ -18,6 +18,11 @@ def get(url: str) -> dict:
         return json.loads(answer.read())
 
 
+def post(url: str) -> None:
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+    urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=10).close()
+
+
 def test_a_serving_engine_is_ready_and_sigterm_stops_it_with_exit_0(make_launch, supervise):
     launch = make_launch()
     it = supervise(launch)
@@ -103,9 +108,12 @@ def test_kill_9_of_the_guard_still_stops_engine_and_helper(make_launch, supervis
 
 
 def test_a_crashed_engine_is_started_again(make_launch, supervise, tmp_path):
-    once = tmp_path / "once"
-    it = supervise(make_launch("--die-after", "0.5", "--die-once", str(once), restart_delay_s=0.1))
+    options = ("--die-at-request", "2", "--die-once", str(tmp_path / "once"))
+    launch = make_launch(*options, restart_delay_s=0.1)
+    it = supervise(launch)
     first = it.until("ready")
+    with pytest.raises(OSError):
+        post(f"http://127.0.0.1:{launch['port']}/generate")
     status = eventually(lambda: (s := it.status())["restarts"] == 1 and s["state"] == "ready" and s)
     assert status["engine_pid"] != first["engine_pid"]
     assert "told to die" in (it.run_dir / "engine.log.1").read_text()
