@@ -173,7 +173,7 @@ def copy(
         handover = Handover(neighbour, source, prefix, begun.tools_python, begun.sources)
         job = {**begun.job, "endpoint": handover.url}
         listing = str(PurePosixPath(job["directory"]) / ".fetch" / "files.json")
-        fetch = fetch_command(job, prefix, begun.tools_python, begun.sources)
+        fetch = fetch_command(prefix, begun.tools_python, begun.sources, job)
         for command in (
             write(listing, handover.listing, "022"),
             *write_job(job, prefix, handover.token),

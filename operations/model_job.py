@@ -73,10 +73,12 @@ def job_path(job: Mapping[str, Any], prefix: PurePosixPath) -> str:
     return str(jobs_dir(prefix) / f"{job['key']}.json")
 
 
-def fetch_command(job: Mapping[str, Any], prefix: PurePosixPath, python: str, code: str) -> str:
-    """The fetcher's command line for a job."""
-    words = ("env", f"PYTHONPATH={code}", python, "-m", "hostkit", "fetch", "--job")
-    return shlex.join((*words, job_path(job, prefix)))
+def fetch_command(prefix: PurePosixPath, python: str, code: str, *jobs: Mapping[str, Any]) -> str:
+    """The fetcher's command line for a job; for several only with `--check`."""
+    words = ["env", f"PYTHONPATH={code}", python, "-m", "hostkit", "fetch"]
+    for job in jobs:
+        words += ["--job", job_path(job, prefix)]
+    return shlex.join(words)
 
 
 def unit_text(prefix: PurePosixPath, tools_python: str, sources: str) -> str:
@@ -90,9 +92,9 @@ def unit_text(prefix: PurePosixPath, tools_python: str, sources: str) -> str:
 
 
 def launch(job: Mapping[str, Any], manager: str, prefix: PurePosixPath, command: str) -> str:
-    """Shell that starts the job in the background and returns once it has shown itself (5 s)."""
+    """Shell that starts the job in the background and returns once it shows itself (30 s)."""
     status = shlex.quote(str(job["status"]))
-    shown = f"for i in 1 2 3 4 5 6 7 8 9 10; do test -f {status} && break; sleep 0.5; done"
+    shown = f"for i in $(seq 60); do test -f {status} && break; sleep 0.5; done"
     if manager == "systemd":
         unit = shlex.quote(unit_name(job["key"]))
         begin = (

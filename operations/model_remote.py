@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pyinfra import logger
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import QuoteString, StringCommand
 
 from facts.models import ModelState, parse, probe
@@ -18,7 +19,7 @@ from operations.model_source import ModelSource
 
 POLL_S = 3.0
 REPEAT_S = 30.0  # an unchanged line is shown again after so long
-GONE_POLLS = 3  # so often in a row a job must be missing before it counts as ended
+GONE_POLLS = 5  # so often in a row a job must be missing before it counts as ended
 
 
 def write_job(
@@ -36,8 +37,18 @@ def write(path: str, text: str, umask: str) -> StringCommand:
     return StringCommand(*bits, _stdin=text)
 
 
-def poll(state: Any, host: Any, source: ModelSource, prefix: PurePosixPath, manager: str) -> bool:
-    """Wait for one model on the host; True once it is stamped and no job is at work."""
+def poll(
+    state: Any,
+    host: Any,
+    source: ModelSource,
+    prefix: PurePosixPath,
+    manager: str,
+    again: bool = False,
+) -> bool:
+    """Wait for one model on the host; True once it is stamped and no job is at work.
+
+    `again`: it was stamped before, so that only the job's own word counts as its end.
+    """
     asked = StringCommand(probe(*question(source, prefix)))
     shown, shown_at, gone = "", 0.0, 0
     while True:
@@ -45,7 +56,8 @@ def poll(state: Any, host: Any, source: ModelSource, prefix: PurePosixPath, mana
         if answer is None:
             return fail(host, f"{source}: the host stopped answering; the download goes on there")
         model = parse(answer.splitlines()).of(source.key)
-        if model.settled and not model.running:
+        done = model.job is not None and model.job.state == "done"
+        if model.settled and not model.running and (done or not again):
             host.log(f"{source.name}: {model.job.message if model.job else 'verified'}")
             return True
         gone = 0 if model.running else gone + 1
@@ -60,9 +72,12 @@ def poll(state: Any, host: Any, source: ModelSource, prefix: PurePosixPath, mana
 
 def run(host: Any, command: StringCommand) -> str | None:
     """What a command printed; None when it failed or the connection is gone."""
+    given = host.current_op_global_arguments or {}
+    arguments = {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}
+    arguments |= command.connector_arguments
     try:
         done, output = host.run_shell_command(
-            command, print_output=False, print_input=False, **command.connector_arguments
+            command, print_output=False, print_input=False, **arguments
         )
     except Exception as error:  # each connector has errors of its own for a lost connection
         logger.debug("%s: %s", type(error).__name__, error)

@@ -75,6 +75,7 @@ def start(
     prefix = PurePosixPath(plan.prefix)
     wanted = sources_of(plan)
     state = _ask(wanted, prefix)
+    jobs = []
     for source in wanted:
         model = state.of(source.key)
         full = verify == "full" and source.kind is not Kind.PATH
@@ -84,19 +85,32 @@ def start(
             yield _check_path(source, prefix)
         else:
             job = document(source, prefix, uv, full, environment)
-            if plan.service_manager == "systemd":
-                unit = io.StringIO(unit_text(prefix, tools_python, sources))
-                yield from files.put._inner(
-                    src=unit, dest=UNIT, mode="644", create_remote_dir=False
-                )
             if source.kind is Kind.HOST:  # `wait` does it: the neighbour must have it first
                 _copies[host.name, source.key] = Copy(job, tools_python, sources)
-                continue
-            token = os.environ.get("HF_TOKEN", "").strip()
-            yield from write_job(job, prefix, token)
-            fetch = fetch_command(job, prefix, tools_python, sources)
-            yield StringCommand(f"{fetch} --check")
-            yield StringCommand(launch(job, plan.service_manager, prefix, fetch))
+            else:
+                jobs.append(job)
+    if plan.service_manager == "systemd" and (jobs or _copies_of(wanted)):
+        unit = io.StringIO(unit_text(prefix, tools_python, sources))
+        yield from files.put._inner(src=unit, dest=UNIT, mode="644", create_remote_dir=False)
+    if jobs:
+        yield from _begin(jobs, plan.service_manager, prefix, tools_python, sources)
+
+
+def _begin(
+    jobs: list[dict[str, Any]], manager: str, prefix: PurePosixPath, python: str, code: str
+) -> Generator[StringCommand, None, None]:
+    """Check all jobs together, since they share a mount; then start each."""
+    token = os.environ.get("HF_TOKEN", "").strip()
+    for job in jobs:
+        yield from write_job(job, prefix, token)
+    yield StringCommand(f"{fetch_command(prefix, python, code, *jobs)} --check")
+    for job in jobs:
+        yield StringCommand(launch(job, manager, prefix, fetch_command(prefix, python, code, job)))
+
+
+def _copies_of(wanted: tuple[ModelSource, ...]) -> list[Copy]:
+    found = (_copies.get((host.name, source.key)) for source in wanted)
+    return [begun for begun in found if begun is not None]
 
 
 def _ask(sources: tuple[ModelSource, ...], prefix: PurePosixPath) -> ModelsState:
@@ -140,7 +154,7 @@ def wait(plan: Any, verify: str | None = None) -> Generator[Any, None, None]:
             begun = _copies.get((host.name, source.key))
             yield FunctionCommand(copy, (source, prefix, plan.service_manager, begun), {})
         elif again or not model.settled:
-            yield FunctionCommand(poll, (source, prefix, plan.service_manager), {})
+            yield FunctionCommand(poll, (source, prefix, plan.service_manager, again), {})
 
 
 @operation()

@@ -11,11 +11,12 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
 from .errors import HostkitError
-from .model_hub import HubFile, TemporaryError, check_room, list_files, save_files
+from .model_hub import TemporaryError, check_room, list_files, need_of, save_files
 from .model_job import Job, Lock, Status
 from .model_verified import Verified
 from .model_watch import watch
@@ -31,17 +32,31 @@ class StoppedError(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--job", type=Path, required=True, metavar="FILE", help="the job's JSON")
     parser.add_argument(
-        "--check", action="store_true", help="only list the files and compare with the free space"
+        "--job",
+        type=Path,
+        required=True,
+        action="append",
+        metavar="FILE",
+        help="the job's JSON; several only with --check",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only list the files and sum them against free space"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    job = Job.read(args.job)
-    os.environ.update(job.environment)
+    jobs = [Job.read(path) for path in args.job]
+    for job in jobs:
+        os.environ.update(job.environment)
     if args.check:
-        return _check(job)
+        return _check(jobs)
+    if len(jobs) != 1:
+        raise HostkitError("expected one --job, found several: only --check takes more")
+    return _run(jobs[0], args.job[0])
+
+
+def _run(job: Job, job_path: Path) -> int:
     if job.stamped() and not job.full:
         print(f"{job.source}: verified already", flush=True)
         return 0
@@ -53,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     status.update(state="checking")
     try:
         began = time.monotonic()
-        files, size = _fetch(job, args.job, status, lock)
+        files, size = _fetch(job, job_path, status, lock)
         job.write_stamp(files, size)
         job.forget_token()
         took = time.monotonic() - began
@@ -64,33 +79,26 @@ def run(args: argparse.Namespace) -> int:
     except StoppedError:
         status.update(state="stopped", message="stopped by a signal", rate=None, eta_s=None)
         return STOPPED
-    except HostkitError as error:
+    except (HostkitError, OSError) as error:
         status.update(state="failed", message=str(error), rate=None, eta_s=None)
         print(f"hostkit fetch: {job.source}: {error}", file=sys.stderr, flush=True)
         return TEMPORARY if isinstance(error, TemporaryError) else 1
 
 
-def _check(job: Job) -> int:
-    """Everything that can be refused before a byte is written."""
-    if job.kind == "pypi":
-        return 0
-    if job.stamped():
-        print(f"{job.source}: verified already", flush=True)
-        return 0
-    files = list_files(job, job.token())
-    print(f"{job.source}: {check_room(job, files, have=_have(job, files))}", flush=True)
+def _check(jobs: Iterable[Job]) -> int:
+    """Everything that can be refused before a byte is written; then the lists of files are kept."""
+    needs = []
+    for job in jobs:
+        if job.kind == "hub" and not job.stamped():
+            try:
+                needs.append(need_of(job, list_files(job, job.token())))
+            except HostkitError as error:
+                raise HostkitError(f"{job.source}: {error}") from error
+    for line in check_room(needs):
+        print(line, flush=True)
+    for need in needs:
+        save_files(need.job, need.files)
     return 0
-
-
-def _have(job: Job, files: tuple[HubFile, ...]) -> int:
-    """Bytes of these files that the disk holds already, finished or on their way."""
-    have = 0
-    for file in files:
-        for path in (job.directory / file.path, job.work / f"{file.path}.part"):
-            if path.is_file():
-                have += min(file.size, path.stat().st_blocks * 512)
-                break
-    return have
 
 
 def _fetch(job: Job, job_path: Path, status: Status, lock: Lock) -> tuple[int, int]:
@@ -101,7 +109,7 @@ def _fetch(job: Job, job_path: Path, status: Status, lock: Lock) -> tuple[int, i
     if job.kind == "pypi":
         return fetch_wheel(job, status)
     files = list_files(job, job.token())
-    check_room(job, files, have=_have(job, files))
+    check_room([need_of(job, files)])
     save_files(job, files)
     found = watch(job, job_path, files, status, lock)
     write_manifest(job.manifest, found)

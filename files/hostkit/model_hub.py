@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -74,36 +74,65 @@ def _ask(job: Job, token: str | None) -> tuple[HubFile, ...]:
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def check_room(job: Job, files: Iterable[HubFile], have: int) -> str:
-    """Compare what is still to come with the mount's free space and inodes; returns one line.
+@dataclass(frozen=True)
+class Need:
+    """What a job still has to bring: `have` bytes of its files are on the disk already."""
 
-    The sum is over the whole repository: huggingface_hub only warns, file by file.
+    job: Job
+    files: tuple[HubFile, ...]
+    have: int
+
+    @property
+    def to_come(self) -> int:
+        return sum(file.size for file in self.files) - self.have
+
+
+def need_of(job: Job, files: tuple[HubFile, ...]) -> Need:
+    """Compare the list with what lies in the job's folder, finished or on its way."""
+    have = 0
+    for file in files:
+        for path in (job.directory / file.path, job.work / f"{file.path}.part"):
+            if path.is_file():
+                have += min(file.size, path.stat().st_blocks * 512)
+                break
+    return Need(job, files, have)
+
+
+def check_room(needs: Sequence[Need]) -> list[str]:
+    """Compare what is to come with the free space and inodes of each mount; a line a mount.
+
+    The sum is over all files of all jobs: huggingface_hub only warns, file by file.
     """
-    listed = list(files)
-    total = sum(file.size for file in listed)
-    place = job.directory
-    while not place.is_dir():
-        place = place.parent
-    found = os.statvfs(place)
+    mounts: dict[Path, list[Need]] = {}
+    for need in needs:
+        mounts.setdefault(mount_of(need.job.directory), []).append(need)
+    return [_room(mount, found) for mount, found in mounts.items()]
+
+
+def _room(mount: Path, needs: list[Need]) -> str:
+    found = os.statvfs(mount)
     free = found.f_bavail * found.f_frsize
-    need = total - have + job.margin_bytes
-    what = f"{len(listed)} files, {total / 1e9:.2f} GB"
-    if need > free:
+    count = sum(len(need.files) for need in needs)
+    to_come = sum(need.to_come for need in needs)
+    margin = max(need.job.margin_bytes for need in needs)
+    what = f"{count} files, {to_come / 1e9:.2f} GB to come"
+    if to_come + margin > free:
         raise HostkitError(
-            f"{what}: {(total - have) / 1e9:.2f} GB to come and {job.margin_bytes / 1e9:.2f} GB to "
-            f"leave, but {mount_of(place)} has {free / 1e9:.2f} GB free: "
-            f"free {(need - free) / 1e9:.2f} GB there or choose another prefix"
+            f"{what} and {margin / 1e9:.2f} GB to leave, but {mount} has {free / 1e9:.2f} GB free: "
+            f"free {(to_come + margin - free) / 1e9:.2f} GB there or choose another prefix"
         )
-    if found.f_files and found.f_favail < 3 * len(listed) + 16:
+    if found.f_files and found.f_favail < 3 * count + 16:
         raise HostkitError(
-            f"{what}: {mount_of(place)} has {found.f_favail} inodes left, "
-            f"{3 * len(listed) + 16} are needed: remove small files there"
+            f"{what}: {mount} has {found.f_favail} inodes left, {3 * count + 16} are needed: "
+            "remove small files there"
         )
-    return f"{what}, {(total - have) / 1e9:.2f} GB to come; {free / 1e9:.2f} GB free"
+    return f"{what}; {mount} has {free / 1e9:.2f} GB free"
 
 
 def mount_of(place: Path) -> Path:
-    """The mount point that a folder lies on."""
+    """The mount point that a folder lies on, or will lie on."""
+    while not place.exists():
+        place = place.parent
     place = place.resolve()
     while not place.is_mount():
         place = place.parent

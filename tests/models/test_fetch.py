@@ -4,6 +4,7 @@ import filecmp
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -187,10 +188,23 @@ def test_a_missing_revision_is_one_line(hub, bare):
     assert re.fullmatch(r"hostkit fetch: .*no such revision \(404\).*\n", bare.log.read_text())
 
 
-def test_a_check_writes_nothing(hub, bare):
+def test_a_refused_check_writes_nothing(hub, bare):
     before = sorted(bare.folder.rglob("*"))
-    assert bare.run("--check") == 0
+    assert bare.run("--check", margin_bytes=1 << 60) == 1
     assert sorted(set(bare.folder.rglob("*")) - set(before)) == [bare.path, bare.log]
+
+
+def test_a_check_sums_all_jobs_of_a_mount(fetch, tmp_path):
+    """Each alone would fit, both together do not."""
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    large = {"path": "f", "size": free * 6 // 10, "sha256": None, "blob": None, "xet": None}
+    fetch.listing.write_text(json.dumps([large]))
+    other, place = tmp_path / "other.json", tmp_path / "other" / "x"
+    other.write_text(json.dumps({**fetch.job, "directory": str(place)}))
+    shutil.copytree(fetch.directory, place)
+    assert fetch.run("--check") == 0
+    assert fetch.run("--check", "--job", str(other)) == 1
+    assert "2 files" in fetch.log.read_text()
 
 
 def test_too_little_space_is_refused_before_a_byte_is_fetched(hub, fetch):
