@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import HostkitError
-from .launch import Launch, read_json
+from .launch import Launch, check_type, read_json
 from .prompts import CHAT_FORMATS, Prompt, guess_format, read_prompts
 
 MODES = ("ar", "dflash", "ddtree")
@@ -175,10 +175,12 @@ def _settings(path: Path, document: Mapping[str, Any]) -> Settings:
         raise HostkitError(
             f"{path}: settings has the unknown key {unknown[0]!r}; known: {', '.join(known)}"
         )
+    for name, value in data.items():
+        check_type(f"{path}: settings", name, value, Settings.__annotations__[name])
     settings = Settings(**data)
     whole = [settings.prompts_per_cell, settings.max_new_tokens, settings.measured_rounds]
     for number in [*whole, *settings.concurrency]:
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        if number < 1:
             raise HostkitError(
                 f"{path}: settings expected whole numbers of at least 1 for prompts_per_cell, "
                 f"max_new_tokens, repeats and concurrency, found {number!r}"

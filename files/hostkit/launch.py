@@ -63,27 +63,32 @@ class Launch:
         if missing:
             raise HostkitError(f"{source}: key {missing[0]!r} is missing; required: {required}")
         for name, value in data.items():
-            _check(source, name, value, cls.__annotations__[name])
+            check_type(source, name, value, cls.__annotations__[name])
         if not data["argv"]:
             raise HostkitError(f"{source}: argv is empty; expected the engine's command line")
         return cls(**data)
 
 
-def _check(source: str, name: str, value: Any, wanted: Any) -> None:
-    """Checks one value against an annotation of Launch (scalars, unions, list and dict of str)."""
+def check_type(source: str, name: str, value: Any, wanted: Any) -> None:
+    """Raises HostkitError when `value` doesn't fit an annotation: scalars, unions, list, dict."""
     alternatives = get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    for kind in alternatives:
-        plain: Any = get_origin(kind) or kind
-        if isinstance(value, bool) and plain is not bool:
-            continue
-        if isinstance(value, (int, float) if plain is float else plain):
-            inner: list[Any] = value if isinstance(value, list) else []
-            if isinstance(value, dict):
-                inner = [*value, *value.values()]
-            if all(isinstance(item, str) for item in inner):
-                return
-    shown = str(wanted).removeprefix("<class '").removesuffix("'>")
-    raise HostkitError(f"{source}: key {name!r} expected {shown}, found {value!r}")
+    if not any(_fits(value, kind) for kind in alternatives):
+        shown = str(wanted).removeprefix("<class '").removesuffix("'>")
+        raise HostkitError(f"{source}: key {name!r} expected {shown}, found {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    plain: Any = get_origin(kind) or kind
+    if isinstance(value, bool) and plain is not bool:
+        return False
+    if not isinstance(value, (int, float) if plain is float else plain):
+        return False
+    inner = get_args(kind)
+    if isinstance(value, list) and inner:
+        return all(_fits(item, inner[0]) for item in value)
+    if isinstance(value, dict) and inner:
+        return all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    return True
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -210,6 +210,13 @@ def test_a_launch_that_fails_does_not_stop_the_others(bench):
     assert json.loads(bench.status.read_text())["state"] == "failed"
 
 
+def test_a_tree_that_refuses_its_budget_is_a_failure_of_its_arms(bench):
+    document = bench.prepare(arms=ARMS[2:], options={"tree": ("--no-budget",)}, repeats=1)
+    code, _, error = bench.run(document)
+    assert code == 1
+    assert "ddtree-4: the engine refuses budget 4" in error
+
+
 def test_an_engine_that_dies_while_measured_is_a_failure_with_its_last_line(bench):
     document = bench.prepare(arms=ARMS[:1], options={"ar": ("--die-at-request", "4")}, repeats=9)
     code, _, error = bench.run(document)
@@ -256,6 +263,8 @@ def test_the_status_counts_requests_and_ends_complete(bench):
     [
         ({"settings": {"colour": 1}}, "unknown key 'colour'"),
         ({"settings": {"concurrency": [0]}}, "whole numbers of at least 1"),
+        ({"settings": {"temperature": "0"}}, "key 'temperature' expected float, found '0'"),
+        ({"settings": {"concurrency": ["1"]}}, "key 'concurrency' expected list"),
         ({"settings": {"prompt_sets": ["poems"]}}, "prompt set 'poems' is unknown"),
         ({"settings": {"chat_format": "x"}}, "chat_format 'x' is unknown"),
         ({"arms": []}, "no arm to measure"),

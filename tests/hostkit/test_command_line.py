@@ -1,0 +1,48 @@
+"""`python -m hostkit`: commands are found, imported one at a time, and errors are one line."""
+
+import subprocess
+import sys
+
+import pytest
+from hostkit import __main__ as cli
+from hostkit_processes import FILES
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    assert end.value.code == 0
+    assert f"hostkit {command}" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused_with_the_list(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["fly"])
+    assert end.value.code == 2
+    assert "supervise" in capsys.readouterr().err
+
+
+def test_a_missing_library_takes_only_its_own_command_down():
+    """A Python without httpx, as the engine's may be: diagnose works, load says what is missing."""
+    script = (
+        "import sys; sys.modules['httpx'] = None\n"
+        "from hostkit.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+
+    def run(*words):
+        command = [sys.executable, "-c", script, *words]
+        return subprocess.run(
+            command,
+            env={"PYTHONPATH": str(FILES)},
+            input="Error 802: system not yet initialized\n",
+            capture_output=True,
+            text=True,
+        )
+
+    assert run("diagnose", "-").stdout.startswith("E12: ")
+    failed = run("load")
+    assert failed.returncode == 1
+    assert "needs the module httpx" in failed.stderr
+    assert failed.stderr.count("\n") == 1
