@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import lab
 import pytest
@@ -22,7 +21,7 @@ def lab_possible() -> None:
 @pytest.fixture
 def spare_lab(lab_possible: None) -> Iterator[LabTool]:
     """A lab to maltreat; nothing of it is left after the test."""
-    tool = LabTool(Path("/var/tmp/ddtree-lab-spare"), net=79, port=30500)
+    tool = LabTool.of_checkout("spare", 0)
     tool("down")
     yield tool
     tool("down")
@@ -34,7 +33,7 @@ def deployed_lab(lab_possible: None) -> Iterator[Deployment]:
 
     With DDTREE_LAB_REUSE=1 the hosts are kept for the next run: for work on the tests themselves.
     """
-    tool = LabTool(Path("/var/tmp/ddtree-lab-test"), net=78, port=30300)
+    tool = LabTool.of_checkout("test", 1)
     reuse = os.environ.get("DDTREE_LAB_REUSE") == "1"
     if not reuse:
         tool("down")

@@ -1,5 +1,6 @@
 """Runs lab.py as a user would, for tests."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -11,8 +12,18 @@ import pytest
 TOOL = Path(lab.__file__)
 
 
+# two checkouts can run their tests at once: each has its own folders, addresses and ports
+CHECKOUT = int(hashlib.sha256(str(TOOL).encode()).hexdigest(), 16) % 80
+
+
 class LabTool:
     """Runs lab.py as a user would, on a state folder and addresses of its own."""
+
+    @classmethod
+    def of_checkout(cls, name: str, number: int) -> "LabTool":
+        """The lab called `name` of this checkout; `number` is 0 or 1, different for each name."""
+        slot = 2 * CHECKOUT + number
+        return cls(Path(f"/var/tmp/ddtree-lab-{name}-{CHECKOUT}"), 90 + slot, 20000 + 50 * slot)
 
     def __init__(self, state: Path, net: int, port: int) -> None:
         self.state = state

@@ -38,13 +38,19 @@ def traces(tool: LabTool) -> dict[str, object]:
         "state": tool.state.exists(),
         "processes": processes,
         "cgroups": [str(p) for p in cgroup_of(tool).parent.rglob(f"*{name}*")],
-        "mounts": [m for m in Path("/proc/mounts").read_text().splitlines() if "lab-spare" in m],
+        "mounts": [
+            m for m in Path("/proc/mounts").read_text().splitlines() if str(tool.state) in m
+        ],
         "listeners": _output("ss", "-Hltn", f"src 127.{tool.net}.0.0/16"),
         "addresses": _output("ip", "-o", "address"),
         "routes": _output("ip", "route", "show", "table", "all"),
         "run": sorted(p.name for p in Path("/run/systemd").glob("*")),
         "machines": sorted(p.name for p in Path("/var/lib/machines").glob("*")),
     }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
 
 
 def _output(*command: str) -> str:
