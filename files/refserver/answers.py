@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from .logprobs import Entry
 from .output import Update
 
 Body = dict[str, Any]
@@ -54,7 +55,18 @@ def generate_answer(context: Context, update: Update) -> Body:
     if context.speculative and steps:
         meta["spec_accept_length"] = completion / steps
         meta["spec_accept_rate"] = update.accepted / max(update.proposed, 1)
+    if update.logprobs is not None:
+        found = update.logprobs
+        meta["input_token_logprobs"] = _triples(found.prompt)
+        meta["input_top_logprobs"] = [_triples(entries) or None for entries in found.prompt_top]
+        meta["output_token_logprobs"] = _triples(found.output)
+        meta["output_top_logprobs"] = [_triples(entries) or None for entries in found.output_top]
     return {"text": update.text, "output_ids": list(update.output_ids), "meta_info": meta}
+
+
+def _triples(entries: list[Entry]) -> list[tuple[float | None, int, None]]:
+    """SGLang's form: (log-probability, token id, text), the text not filled in."""
+    return [(value, token, None) for value, token in entries]
 
 
 class OpenAiFormat:

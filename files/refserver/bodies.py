@@ -1,9 +1,10 @@
 """Checks request bodies and turns them into Requests; every refusal is one clear line."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import BadRequestError
+from .logprobs import LogprobWish
 from .output import Request
 from .sampling import Sampling
 from .tokenizer import ChatTokenizer
@@ -24,7 +25,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "suffix": ("",),
     "logprobs": (False, 0),
-    "return_logprob": (False,),
     "return_hidden_states": (False,),
     "tools": ([],),
     "functions": ([],),
@@ -65,6 +65,7 @@ class BodyReader:
             raise BadRequestError("expected exactly one of text and input_ids", "text")
         prompt = self._prompt(body, "text" if "text" in body else "input_ids")
         request = self._request(params, prompt, _integer(params, "max_new_tokens", 128, 1))
+        request = replace(request, logprobs=_logprobs(body, len(prompt)))
         return Ask(request, _get(body, "stream", bool, False))
 
     def completion(self, body: Body) -> Ask:
@@ -124,6 +125,15 @@ class BodyReader:
             no_stop_trim=_get(params, "no_stop_trim", bool, False),
             seed=_integer(params, seed, 0, 0) if params.get(seed) is not None else None,
         )
+
+
+def _logprobs(body: Body, prompt_tokens: int) -> LogprobWish | None:
+    """logprob_start_len -1, SGLang's default, asks for none of the prompt's tokens."""
+    if not _get(body, "return_logprob", bool, False):
+        return None
+    start = _integer(body, "logprob_start_len", -1, -1)
+    top = _integer(body, "top_logprobs_num", 0, 0)
+    return LogprobWish(prompt_tokens if start == -1 else start, top)
 
 
 def _refuse_unsupported(body: Body) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -91,7 +92,7 @@ def serve(args: argparse.Namespace) -> int:
     worker = Worker(metrics)
     app = Api(worker, metrics, Settings(name, shown)).app()
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    server = Server(config, worker)
 
     def build() -> Engine:
         started = time.perf_counter()
@@ -120,6 +121,19 @@ def serve(args: argparse.Namespace) -> int:
         raise RefserverError(worker.error)
     say("stopped")
     return 0
+
+
+class Server(uvicorn.Server):
+    """Ends the requests at a signal, so that their connections close at once."""
+
+    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
+        super().__init__(config)
+        self._worker = worker
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's signal handler."""
+        self._worker.cancel_all()
+        super().handle_exit(sig, frame)
 
 
 def say(line: str) -> None:

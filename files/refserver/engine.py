@@ -10,6 +10,7 @@ from .config import Speculation
 from .drafter import Drafter
 from .errors import BadRequestError, RefserverError
 from .gguf_file import GgufFile
+from .logprobs import Logprobs
 from .model import PREFILL_CHUNK, Model
 from .output import Output, Request, Update
 from .sampling import draw, top_log_probs
@@ -122,12 +123,17 @@ class Engine:
         seed = [self._seed, self._served] if request.seed is None else request.seed
         rng = np.random.default_rng(seed)
 
-        def pick(hidden: Array) -> int:
-            return draw(self._model.logits(hidden), request.sampling, rng)
-
         output = Output(request, self.tokenizer)
+
+        def pick(hidden: Array) -> int:
+            logits = self._model.logits(hidden)
+            token = draw(logits, request.sampling, rng)
+            if request.logprobs:
+                output.logprobs.add_output(logits, token, request.logprobs.top)
+            return token
+
         budget, drafting = self.budget, self._drafter is not None
-        hidden = self._prefill(request.prompt, cancelled)
+        hidden = self._prefill(request, output.logprobs, cancelled)
         if hidden is not None:
             anchor = pick(hidden)
             output.add([anchor])
@@ -142,8 +148,13 @@ class Engine:
         emit(output.update())
         return output.update()
 
-    def _prefill(self, prompt: tuple[int, ...], cancelled: Callable[[], bool]) -> Array | None:
+    def _prefill(
+        self, request: Request, logprobs: Logprobs, cancelled: Callable[[], bool]
+    ) -> Array | None:
         """Run the prompt; returns its last hidden state, None when cancelled on the way."""
+        prompt, wish = request.prompt, request.logprobs
+        if wish and wish.prompt_start == 0:
+            logprobs.add_first(prompt[0])
         self._model.reset()
         if self._drafter:
             self._drafter.reset()
@@ -154,7 +165,13 @@ class Engine:
             hidden, features = self._model.prefill(prompt[start : start + PREFILL_CHUNK])
             if self._drafter:
                 self._drafter.extend(features)
-        return hidden
+            if wish:
+                first = max(start, wish.prompt_start - 1)  # logits at i speak of token i + 1
+                following = prompt[first + 1 : start + len(hidden) + 1]
+                if following:
+                    scored = hidden[first - start :][: len(following)]
+                    logprobs.add_prompt(self._model.logits(scored), following, wish.top)
+        return None if hidden is None else hidden[-1]
 
     def _verify(self, tree: Tree, pick: Callable[[Array], int]) -> tuple[list[int], int]:
         """Run the tree through the target, commit what it accepts: (accepted drafts, bonus)."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +42,6 @@ class Api:
     def app(self) -> Starlette:
         """The ASGI application."""
 
-        @asynccontextmanager
-        async def lifespan(_: Starlette) -> AsyncIterator[None]:
-            yield
-            self._worker.cancel_all()
-
         post, get, both = ["POST"], ["GET"], ["GET", "POST"]
         routes = [
             Route("/health", self.health, methods=get),
@@ -62,7 +56,7 @@ class Api:
             Route("/v1/chat/completions", self.chat, methods=post),
         ]
         handlers: dict[Any, Any] = {BadRequestError: _bad_request, HTTPException: _http_error}
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+        return Starlette(routes=routes, exception_handlers=handlers)
 
     async def health(self, _: HttpRequest) -> Response:
         return Response(status_code=200 if self._worker.engine else 503)

@@ -62,12 +62,12 @@ class Model:
     def prefill(self, tokens: Sequence[int]) -> tuple[Array, Array]:
         """Run and commit the next tokens of a prompt, best PREFILL_CHUNK at a time.
 
-        Returns the last token's hidden state [hidden] and the features of all.
+        Returns hidden states [n, hidden] and features as `forward`.
         """
         n = len(tokens)
         hidden, features = self.forward(np.array(tokens), np.arange(n), np.tri(n, dtype=np.bool_))
         self.cache.keep(list(range(n)))
-        return hidden[-1], features
+        return hidden, features
 
     def logits(self, hidden: Array) -> Array:
         """Scores [..., vocab] of hidden states [..., hidden]."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
+from .logprobs import Logprobs, LogprobWish
 from .sampling import GREEDY, Sampling
 from .tokenizer import ChatTokenizer
 
@@ -22,6 +23,7 @@ class Request:
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     seed: int | None = None
+    logprobs: LogprobWish | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Update:
     histogram: tuple[int, ...] = ()
     proposed: int = 0
     finish: dict[str, Any] | None = None
+    logprobs: Logprobs | None = None
 
     @property
     def verify_steps(self) -> int:
@@ -65,6 +68,7 @@ class Output:
         self._stop_ids = request.stop_token_ids
         if not request.ignore_eos:
             self._stop_ids |= tokenizer.eos_token_ids
+        self.logprobs = Logprobs()
         self._ids: list[int] = []
         self._text = ""
         self._histogram: list[int] = []
@@ -121,7 +125,9 @@ class Output:
     def update(self) -> Update:
         """A snapshot that may go to another thread."""
         text = self._text if self.finished else self._text[: len(self._text) - self._held_back()]
-        return Update(tuple(self._ids), text, tuple(self._histogram), self._proposed, self._finish)
+        ids, counts = tuple(self._ids), tuple(self._histogram)
+        logprobs = self.logprobs.copy(len(ids)) if self._request.logprobs else None
+        return Update(ids, text, counts, self._proposed, self._finish, logprobs)
 
     def _held_back(self) -> int:
         """Length of the longest end of the text that is the start of a stop string."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from .config import field_tokens
 from .errors import BadRequestError, RefserverError
@@ -81,6 +81,11 @@ def from_gguf(fields: dict[str, Any]) -> ChatTokenizer:
         added = [t for t, found in zip(tokens, types, strict=True) if found == wanted]
         tokenizer.add_tokens([AddedToken(t, special=special, normalized=False) for t in added])
     ids = {name: fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")}
+    if fields.get("tokenizer.ggml.add_bos_token") and ids["bos"] is not None:
+        bos = tokens[ids["bos"]]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], special_tokens=[(bos, ids["bos"])]
+        )
     return ChatTokenizer(
         tokenizer,
         frozenset(i for name, i in ids.items() if i is not None and name != "bos"),

@@ -40,18 +40,22 @@ class Worker:
         self._metrics = metrics
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._open: set[Job] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # cancel_all may run in a signal handler
         self.engine: Engine | None = None
         self.error: str | None = None
 
     def start(self, build: Callable[[], Engine], failed: Callable[[], None]) -> None:
-        """Start the thread; `failed` is called in it when `build` raises RefserverError."""
+        """Start the thread; `failed` is called in it when `build` raises."""
 
         def run() -> None:
             try:
                 self.engine = build()
             except RefserverError as error:
                 self.error = str(error)
+            except Exception as error:  # else the server would answer 503 for ever
+                log.exception("loading failed")
+                self.error = f"the model could not be loaded: {error}"
+            if self.engine is None:
                 failed()
                 return
             while True:
@@ -69,7 +73,7 @@ class Worker:
     def cancel_all(self) -> None:
         """Cancel what runs and what waits."""
         with self._lock:
-            for job in self._open:
+            for job in list(self._open):
                 job.cancel()
 
     def _serve(self, engine: Engine, job: Job) -> None:

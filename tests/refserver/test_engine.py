@@ -76,7 +76,7 @@ def sequence_odds(loaded, prompt, sampling, length):
         for prefix in itertools.product(vocabulary, repeat=depth):
             model = Model(loaded.target, 32)
             hidden, _ = model.prefill(prompt + prefix)
-            tokens, weights = distribution(model.logits(hidden), sampling)
+            tokens, weights = distribution(model.logits(hidden[-1]), sampling)
             step = dict(zip(tokens.tolist(), weights / weights.sum(), strict=True))
             for output in odds:
                 if output[:depth] == prefix:

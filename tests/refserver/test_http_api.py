@@ -86,6 +86,22 @@ def test_a_generate_stream_is_cumulative_and_ends_with_the_whole(http):
         assert before["meta_info"]["finish_reason"] is None
 
 
+def test_log_probabilities_come_in_sglang_s_form(http):
+    wish = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+    params = {"temperature": 0, "max_new_tokens": 3, "ignore_eos": True}
+    body = {"text": "hello", "sampling_params": params} | wish
+    answer = http.post("/generate", json=body).json()
+    meta = answer["meta_info"]
+    assert meta["input_token_logprobs"][0][0] is None
+    assert len(meta["input_token_logprobs"]) == meta["prompt_tokens"]
+    assert [entry[1] for entry in meta["output_token_logprobs"]] == answer["output_ids"]
+    for chosen, ranked in zip(
+        meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True
+    ):
+        assert ranked[0] == pytest.approx(chosen)
+        assert ranked[1][0] <= ranked[0][0] < 0
+
+
 CHAT = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "hi"}],
