@@ -49,6 +49,6 @@ elif this and this.phases - {"preflight"}:
         serve.converge(name="serve: start, and wait until it is ready", run=this)
     if "bench" in do:
         bench.measure(name="bench: measure the arms", run=this)
-    if "kit" in do:
-        bench.kit(name="kit: a reproduction kit", run=this)
-    outcome.announce(this)
+        if this.gate:
+            serve.gate(name="serve: back to the release before if the gate fails", run=this)
+    outcome.announce(this)  # tables, report, kit: on this machine, when all hosts are done

@@ -6,6 +6,7 @@ job at work joins it instead of starting it twice.
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 from pyinfra.api.command import FunctionCommand, StringCommand
 
 POLL_S = 2.0
-REPEAT_S = 20.0  # an unchanged progress line is shown again after so long
+REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ def wait(
         job = read_poll(output.stdout if done else "")
         now = time.monotonic()
         line = show(job.line)
-        if line and (line != shown or now - shown_at > REPEAT_S):
+        if line and (words(line) != shown or now - shown_at > REPEAT_S):
             host.log(f"{what}: {line}  [{now - began:.0f} s]")
-            shown, shown_at = line, now
+            shown, shown_at = words(line), now
         if not done or job.running:
             time.sleep(POLL_S if done else 2 * POLL_S)
             if not done and now - began > 600:
@@ -117,6 +118,11 @@ def wait(
         return _failed(
             host, f"{what}: {reason}; {line or 'no output'}; log: {run_dir}/jobs/{name}.log"
         )
+
+
+def words(line: str) -> str:
+    """A line without its numbers: a counter that ticks is no news."""
+    return re.sub(r"[0-9.]+", "", line)
 
 
 def _failed(host: Any, message: str) -> bool:

@@ -1,55 +1,144 @@
-"""Ends a run for people: tables, the report's place, a kit. Works on this machine alone."""
+"""Ends a run for people: tables, the report, the gate's lines, a kit, an adopted arm.
+
+Works on this machine alone, after pyinfra has printed its own last line.
+"""
 
 from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from operations import report_table
-from operations.report import write_report
-from operations.results import ResultError, read_result
+from operations.artifacts import ROOT
+from operations.load import Load
 from operations.run import Run
+from operations.wanted import Wanted
 
-_results: list[Path] = []  # of the hosts of this run, in the order of their plans
+if TYPE_CHECKING:
+    from operations.results import BenchResult
+
+WIDTH = 100  # columns that the table is made for
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is left to do for one host when the run is over."""
+
+    result: Path
+    table: bool
+    kit: bool
+    adopt: Load | None
+    wanted: Wanted
+
+
+_endings: list[Ending] = []
 
 
 def announce(run: Run) -> None:
-    """Shows this host's result once pyinfra has printed its own last line."""
-    if not _results:
+    """Remembers a host of this run; call it last."""
+    if not _endings:
         atexit.register(_end)
-    if "bench" in run.phases:
-        _results.append(run.result)
+    table, kit = "bench" in run.phases, "kit" in run.phases
+    if table or kit or run.adopt:
+        _endings.append(Ending(run.result, table, kit, run.adopt, run.wanted))
+
+
+@lru_cache(maxsize=1)
+def _console() -> Console:
+    """stdout, or stderr where stdout is for machines; a log file gets the table's full width."""
+    console = Console(stderr="--json" in sys.argv, highlight=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr="--json" in sys.argv, highlight=False, width=WIDTH)
 
 
 def _end() -> None:
-    """Prints one table a host whose result is here; to stderr where stdout is for machines."""
-    if "--dry" in sys.argv:
+    # these bring plotting and statistics along: only a run that has come to its end pays for them
+    from operations.kit import KitError
+    from operations.recommend import RecommendError
+    from operations.results import ResultError
+
+    for ending in _endings:
+        try:
+            _finish(ending, dry="--dry" in sys.argv)
+        except (ResultError, KitError, RecommendError, OSError) as error:
+            _console().print(str(error), style="red", soft_wrap=True)
+
+
+def _finish(ending: Ending, dry: bool) -> None:
+    from operations.results import read_result
+
+    if not ending.result.exists():
+        if (ending.kit or ending.adopt) and not dry:
+            _console().print(
+                f"expected a result in {_short(ending.result)}, found none; run the phase 'bench'",
+                style="red",
+                soft_wrap=True,
+            )
         return
-    console = Console(stderr="--json" in sys.argv)
-    for path in _results:
-        if path.exists():
-            _guarded(console, partial(_show, console, path))
+    result = read_result(ending.result)
+    if ending.table and not dry:
+        _show(ending, result)
+    if ending.adopt:
+        _adopt(ending.adopt, result, dry)
+    if ending.kit and not dry:
+        _kit(ending, result)
 
 
-def _show(console: Console, path: Path) -> None:
-    result = read_result(path)
+def _show(ending: Ending, result: BenchResult) -> None:
+    """Table, report, and what the gate says beside the result before."""
+    from operations import gate, report_table
+    from operations.report import write_report
+
+    console = _console()
     console.print(report_table.render(result))
-    page = path.with_name("report.html")
+    before = gate.stored_before(result, ending.result.parents[1])
+    if before is not None:
+        for line in gate.judge(result, before).lines():
+            console.print(line, soft_wrap=True)
+    page = ending.result.with_name("report.html")
     write_report([result], page)
-    console.print(f"JSON    {_short(path)}", highlight=False, soft_wrap=True)
-    console.print(f"report  {_short(page)}", highlight=False, soft_wrap=True)
+    console.print(f"JSON    {_short(ending.result)}", soft_wrap=True)
+    console.print(f"report  {_short(page)}", soft_wrap=True)
 
 
-def _guarded(console: Console, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except (ResultError, OSError) as error:
-        console.print(f"the result can't be shown: {error}", style="red", highlight=False)
+def _adopt(load: Load, result: BenchResult, dry: bool) -> None:
+    """Shows the diff of the group's tuned settings, and writes it unless the run is dry."""
+    from operations.recommend import adopt, recommend
+    from operations.tuned import tuned_path
+
+    path = tuned_path(result.group)
+    found = recommend(result, load)
+    adoption = adopt(result, found, path.read_text() if path.exists() else None, path)
+    console = _console()
+    console.print(f"best arm for concurrency {load.concurrency}: {found.arm}, {found.reason}")
+    if not adoption.changes:
+        console.print(f"{_short(path)} says so already")
+        return
+    console.print(adoption.diff(), markup=False)
+    if not dry:
+        path.write_text(adoption.new, encoding="utf-8")
+        console.print(f"written: {_short(path)}; the next run serves {found.arm}")
+
+
+def _kit(ending: Ending, result: BenchResult) -> None:
+    from operations.kit import KitError, build_kit, kit_name, write_kit
+    from operations.kit_parts import gather, stale_parts
+
+    stale = stale_parts(result)
+    if stale:
+        raise KitError(
+            f"expected the sources that were measured, found others ({'; '.join(stale)}); "
+            "measure again, or check out the commit of the measurement"
+        )
+    folder = ROOT / "kits" / kit_name(result)
+    write_kit(build_kit(result, gather(result, ending.wanted)), folder)
+    _console().print(f"kit     {_short(folder)} (python verify.py in it checks it)", soft_wrap=True)
 
 
 def _short(path: Path) -> str:

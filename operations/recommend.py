@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from operations import report_text as say
+from operations.load import Load
 from operations.results import BenchResult, ResultError, read_result
 from operations.statistics import ArmSummary, Ratio, Verdict, compare_rounds, summarise
 
@@ -26,18 +27,6 @@ INVENTORIES = Path("inventories")
 
 class RecommendError(ValueError):
     """No arm can be recommended; the message is one line for the user."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What the user asks for: requests in flight, and the limit that 9 of 10 requests keep.
-
-    Times in seconds, None: no limit. TPOT is the time per output token of one user.
-    """
-
-    concurrency: int = 1
-    max_ttft_s: float | None = None
-    max_tpot_s: float | None = None
 
 
 @dataclass(frozen=True)

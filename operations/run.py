@@ -18,11 +18,13 @@ from pyinfra.context import host
 from facts.machine import Machine, MachineFacts
 from operations import artifacts, bench_config, connection, phases, preflight, tools_paths
 from operations.layout import Layout
+from operations.load import Load
 from operations.model_source import ModelSource, ModelSourceError, resolve
 from operations.plan import PlanError, ServingPlan, choose
 from operations.release import Release, build, layout_of
 from operations.results import result_path
 from operations.stack_source import StackSource, stack_source
+from operations.tuned import with_tuned
 from operations.wanted import Wanted, WantedError, override, read_wanted
 
 SWITCHES: dict[str, tuple[str, ...]] = {  # --data KEY=VALUE, with the values that it knows
@@ -33,6 +35,9 @@ SWITCHES: dict[str, tuple[str, ...]] = {  # --data KEY=VALUE, with the values th
     "verify": ("full",),
     "prune": ("models",),
     "adopt": ("best",),
+    "concurrency": (),  # the load to adopt for: requests in flight, and limits in seconds
+    "max_ttft": (),
+    "max_tpot": (),
     "gate": ("report", "rollback"),
     "rollback": (),
 }
@@ -54,6 +59,8 @@ class Run:
     verify: str | None  # "full": hash all models again
     prune: bool  # remove model revisions that the plan does not use
     rollback: str | None  # a release's fingerprint, or "previous"
+    gate: bool  # go back if the new release is slower than the stored one, or wrong
+    adopt: Load | None  # write the best arm for this load into the group's tuned settings
 
     @property
     def systemd(self) -> bool:
@@ -110,6 +117,7 @@ def begin() -> Run | None:
         mode = str(data["bench"] or "auto")
         wanted = _wanted()
         bench_config.settings_of(wanted, mode)
+        load = _load(data)
         sources = stack_source(wanted), stack_source(_tools(wanted))
         machine = host.get_fact(Machine)
         plan = choose(machine, wanted)
@@ -129,6 +137,8 @@ def begin() -> Run | None:
         verify=data["verify"],
         prune=data["prune"] == "models",
         rollback=data["rollback"],
+        gate=data["gate"] == "rollback",
+        adopt=load if data["adopt"] else None,
     )
 
 
@@ -149,9 +159,18 @@ def _data() -> dict[str, Any]:
     return found
 
 
+def _load(data: dict[str, Any]) -> Load:
+    """The load that `adopt=best` is for. Raises WantedError."""
+    numbers = {key: data[key] for key in ("concurrency", "max_ttft", "max_tpot")}
+    for key, value in numbers.items():
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise WantedError(f"--data {key}: expected a number above 0, found {value!r}")
+    return Load(int(numbers["concurrency"] or 1), numbers["max_ttft"], numbers["max_tpot"])
+
+
 def _wanted() -> Wanted:
     where = f"{host.name}"
-    data = override(host.data.get("wanted"), host.data.get("set"))
+    data = override(with_tuned(host.data.get("wanted")), host.data.get("set"))
     wanted = read_wanted(data, where)
     pinned = {"target": _pinned(wanted.target, wanted)}
     if wanted.drafter is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import time
 from collections.abc import Generator
@@ -76,6 +75,29 @@ def roll_back(run: Run, to: str) -> Generator[Any, None, None]:
     yield FunctionCommand(wait_ready, (layout, run.plan.start_timeout_s, target), {})
 
 
+@operation()
+def gate(run: Run) -> Generator[Any, None, None]:
+    """Goes back to the release before when the new one's benchmark is worse by the gate.
+
+    Yields nothing when the gate passes, or when the release that was judged serves no more.
+    """
+    from operations.gate import judge, stored_before
+    from operations.results import read_result
+
+    if not run.result.exists():
+        return
+    result = read_result(run.result)
+    decision = judge(result, stored_before(result, run.result.parents[1]), [run.plan.arm])
+    if decision.passed:
+        return
+    state = _state(run)
+    if state.current != run.layout.release or state.previous is None:
+        return
+    for line in decision.lines():
+        host.log_styled(line, fg="yellow", log_func=logger.warning)
+    yield from roll_back._inner(run=run, to="previous")
+
+
 def _state(run: Run) -> ServiceState:
     found: ServiceState = host.get_fact(
         Service, prefix=run.layout.prefix, service=run.wanted.service, files=[], links=[]
@@ -126,9 +148,9 @@ def wait_ready(
             return _failed(host, failure(status))
         line = str(status.get("message", "")) if mine else "starting"
         now = time.monotonic()
-        if line and (_words(line) != shown or now - shown_at > REPEAT_S):
+        if line and (job.words(line) != shown or now - shown_at > REPEAT_S):
             host.log(f"service: {line}  [{now - began:.0f} s]")
-            shown, shown_at = _words(line), now
+            shown, shown_at = job.words(line), now
         time.sleep(POLL_S)
     return _failed(
         host,
@@ -142,11 +164,6 @@ def failure(status: dict[str, Any]) -> str:
     if isinstance(cause, dict):
         return f"service: {cause.get('id')}: {cause.get('title')}; {cause.get('remedy')}"
     return f"service: {status.get('message') or 'failed without a message'}"
-
-
-def _words(line: str) -> str:
-    """A line without its numbers: a counter that ticks is no news."""
-    return re.sub(r"[0-9.]+", "", line)
 
 
 def _status(text: str) -> dict[str, Any]:
