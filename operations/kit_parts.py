@@ -104,6 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="build although this checkout is not what was measured; REPRODUCE.md says so",
     )
+    build_it.add_argument(
+        "--without-drafter",
+        action="store_true",
+        help="leave the built-in drafter's weights out (8.8 MB); REPRODUCE.md says so",
+    )
     given = parser.parse_args(argv)
     try:
         folder = _build(given)
@@ -124,6 +129,11 @@ def _build(given: argparse.Namespace) -> Path:
         )
     files = gather(result)
     notes = [f"The sources in this kit are not those that were measured: {s}." for s in stale]
+    if given.without_drafter:
+        weights = [name for name in files if name.endswith(".safetensors")]
+        for name in weights:
+            digest = hashlib.sha256(files.pop(name)).hexdigest()
+            notes.append(f"Left out for its size: `{name}`, sha256 {digest}.")
     patch_set = result.plan.get("patch_set")
     if patch_set and given.venv:
         series = artifacts.FILES / "patches" / str(patch_set) / "series.json"

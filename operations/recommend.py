@@ -20,7 +20,7 @@ from pathlib import Path
 from operations import report_text as say
 from operations.load import Load
 from operations.results import BenchResult, ResultError, read_result
-from operations.statistics import ArmSummary, Ratio, Verdict, compare_rounds, summarise
+from operations.statistics import MIN_ROUNDS, ArmSummary, Ratio, Verdict, compare_rounds, summarise
 
 INVENTORIES = Path("inventories")
 
@@ -101,6 +101,12 @@ def recommend(result: BenchResult, load: Load) -> Recommendation:
             "relax the limit or measure other arms"
         )
     best = max(fit, key=lambda c: c.tokens_s)
+    undecided = [c.arm for c in candidates if c.ratio.verdict is Verdict.TOO_FEW]
+    if best.arm == result.baseline and undecided:
+        raise RecommendError(
+            f"expected at least {MIN_ROUNDS} rounds to decide, found fewer of "
+            f"{', '.join(undecided)}; measure with wanted.bench.repeats of {MIN_ROUNDS} or more"
+        )
     return Recommendation(
         best.arm, load, concurrency, _reason(result, best, load, concurrency), candidates
     )

@@ -108,7 +108,8 @@ def _facts(result: BenchResult) -> Rows:
     for part in ("target", "drafter"):
         model = result.plan.get(part)
         if isinstance(model, Mapping):
-            rows.append((part, f"{model.get('name')} @ {str(model.get('revision'))[:12]}"))
+            revision = str(model.get("revision") or "")[:12]
+            rows.append((part, f"{model.get('name')}" + (f" @ {revision}" if revision else "")))
     rows.append(("served arm", str(result.plan.get("arm", say.UNKNOWN))))
     rows.append(("measured", result.created))
     rows.append(("fingerprint", result.fingerprint[:12]))

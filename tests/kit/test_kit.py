@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -302,6 +303,17 @@ def test_command_line_builds_a_kit_that_holds(tmp_path, capsys):
     assert str(folder) in capsys.readouterr().out
     assert verified(folder)[0] == 0
     assert (folder / "sources" / "hostkit" / "bench.py").is_file()
+
+
+def test_drafter_can_be_left_out_and_its_hash_stays(tmp_path):
+    source = tmp_path / "result.json"
+    source.write_text(json.dumps(dict(RESULT.document)))
+    assert main(["build", str(source), "--out", str(tmp_path), "--without-drafter"]) == 0
+    folder = tmp_path / "MADE-0123456789ab"
+    assert not list(folder.rglob("*.safetensors"))
+    assert re.search(
+        r"Left out.*model\.safetensors`, sha256 [0-9a-f]{64}", (folder / "REPRODUCE.md").read_text()
+    )
 
 
 def test_command_line_refuses_other_sources_in_one_line(tmp_path, capsys):

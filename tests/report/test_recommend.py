@@ -63,6 +63,12 @@ def test_the_baseline_is_recommended_when_nothing_is_faster():
     assert refused(found)["ddtree-8"] == "against the baseline: no decision"
 
 
+def test_undecided_arms_are_a_reason_to_measure_more_not_to_adopt_the_baseline():
+    rates = {"ar": {1: AR[:2]}, "dflash": {1: times(3)[:2]}}
+    with pytest.raises(RecommendError, match="at least 3 rounds to decide, found fewer of dflash"):
+        recommend(parse_result(made_result(rates)), Load(1))
+
+
 def test_a_latency_limit_that_an_arm_misses_excludes_it():
     document = made_result({"ar": {1: AR}, "dflash": {1: times(2)}})
     for cell in document["cells"]:
