@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Generator
 from typing import Any
 
@@ -15,7 +14,7 @@ from operations import job, show, stack_copy, toolkit
 from operations.artifacts import FILES, lock_path
 from operations.layout import STAMP, Layout
 from operations.run import Run
-from operations.tools_paths import UV_ENVIRONMENT, python_of, uv_path, venv_script
+from operations.tools_paths import python_of, uv_path, venv_script
 
 
 @operation()
@@ -31,7 +30,9 @@ def install(run: Run) -> Generator[Any, None, None]:
         return
     if system is not None:
         show.note(f"Will create the venv {layout.venv} over the packages of {system}")
-        yield from job.commands(layout.run, "stack", system_script(system, layout), "engine venv")
+        copied = ("sglang",) if plan.patch_set else ()
+        script = system_script(system, layout, copied)
+        yield from job.commands(layout.run, "stack", script, "engine venv")
         return
     lock = f"{layout.sources}/{lock_path(plan.lock).relative_to(FILES)}"
     show.note(f"Will create the engine venv {layout.venv} from {lock}")
@@ -71,12 +72,15 @@ def proof(layout: Layout, lock: str, engine: str) -> str:
     )
 
 
-def system_script(python: str, layout: Layout) -> str:
-    """A venv that sees the packages of a Python which the host's owner looks after."""
-    variables = " ".join(f"{k}={shlex.quote(v)}" for k, v in UV_ENVIRONMENT.items())
+def system_script(python: str, layout: Layout, copied: tuple[str, ...]) -> str:
+    """A venv that sees the packages of a Python which the host's owner looks after.
+
+    `copied` are the distributions that a patch set changes: the venv gets its own copy of them.
+    """
+    stamp = f"{layout.venv}/{STAMP}"
     return (
-        f"set -e; export {variables}; "
-        f"{python} -m venv --clear --system-site-packages --without-pip {layout.venv}; "
-        f"{layout.venv}/bin/python -c 'import sys; print(sys.version)' >{layout.venv}/{STAMP}.new; "
-        f"mv {layout.venv}/{STAMP}.new {layout.venv}/{STAMP}"
+        f"set -e; {python} -m venv --clear --without-pip {layout.venv}; "
+        f"{python} {layout.sources}/hostkit/overlay.py {layout.venv} {' '.join(copied)}; "
+        f"{layout.venv}/bin/python -c 'import sys; print(sys.version)' >{stamp}.new; "
+        f"mv {stamp}.new {stamp}"
     )

@@ -75,3 +75,24 @@ def test_any_of_several_pins_with_markers_is_right():
     found = pins.version("pytest")
     text = f'pytest==0.0.1 ; python_version < "3"\npytest=={found} ; python_version >= "3"\n'
     assert pins.wrong_pins(text) == []
+
+
+def test_an_overlay_sees_the_packages_and_has_copies_of_its_own(tmp_path):
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    overlay = [sys.executable, HOSTKIT / "overlay.py", venv]
+    subprocess.run([*overlay, "iniconfig"], check=True, capture_output=True)
+    show = "import iniconfig, pytest; print(iniconfig.__file__); print(pytest.__file__)"
+    done = subprocess.run([venv / "bin/python", "-c", show], capture_output=True, text=True)
+    copied, seen = done.stdout.split()
+    assert copied.startswith(str(venv))
+    assert seen == pytest.__file__
+
+
+def test_an_overlay_of_a_package_that_is_not_there_is_refused(tmp_path):
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    overlay = [sys.executable, HOSTKIT / "overlay.py", venv, "no-such-package"]
+    done = subprocess.run(overlay, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "expected no-such-package" in done.stderr
