@@ -18,6 +18,7 @@ from .launch import Launch
 from .load_client import Sampling, choose, run_cell
 from .prompts import Prompt, render
 
+TOOL = "sglang.bench_serving"
 LIMIT_S = 600.0
 # Eight repeats of one cell on 8 GPUs spread by 2.7 to 3.9 % (rtx6kpro, kimi-k26-v3).
 AGREE_PERCENT = 5.0
@@ -36,6 +37,19 @@ async def cross_check(
     Greedy, end-of-sequence ignored, as bench_serving does by default; so the figures differ from
     those of the measured cells. Rates are output tokens/s over the whole run.
     """
+    try:
+        return await _cross_check(http, launch, prompts, sampling, concurrency)
+    except (httpx.HTTPError, OSError, ValueError, KeyError, IndexError, ZeroDivisionError) as error:
+        return {"tool": TOOL, "error": f"{type(error).__name__}: {error}"[:300]}
+
+
+async def _cross_check(
+    http: httpx.AsyncClient,
+    launch: Launch,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    concurrency: int,
+) -> dict[str, Any]:
     count = max(REQUESTS_PER_CONNECTION * concurrency, 4)
     chosen = choose(prompts, count)
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +59,7 @@ async def cross_check(
         command = _command(launch, data, out, count, concurrency, sampling.max_new_tokens)
         problem = await _run(command, launch.env)
         if problem:
-            return {"tool": "sglang.bench_serving", "error": problem}
+            return {"tool": TOOL, "error": problem}
         theirs = json.loads(out.read_text().splitlines()[-1])
     await http.post("/flush_cache")
     same = Sampling(sampling.max_new_tokens, 0.0, True, sampling.chat_format)
@@ -54,7 +68,7 @@ async def cross_check(
     ours, other = tokens / cell["wall_s"], float(theirs["output_throughput"])
     apart = 100.0 * (ours / other - 1.0)
     return {
-        "tool": "sglang.bench_serving",
+        "tool": TOOL,
         "arm": launch.arm,
         "concurrency": concurrency,
         "requests": count,
@@ -75,6 +89,8 @@ def _turns(prompt: Prompt, sampling: Sampling) -> list[dict[str, str]]:
 def _command(
     launch: Launch, data: Path, out: Path, count: int, concurrency: int, length: int
 ) -> list[str]:
+    if "--model-path" not in launch.argv:
+        raise ValueError("the launch's argv has no --model-path")
     model = launch.argv[launch.argv.index("--model-path") + 1]
     options = {
         "backend": "sglang",
@@ -90,7 +106,7 @@ def _command(
         "output-file": str(out),
     }
     flat = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return [launch.argv[0], "-m", "sglang.bench_serving", *flat, "--flush-cache", "--disable-tqdm"]
+    return [launch.argv[0], "-m", TOOL, *flat, "--flush-cache", "--disable-tqdm"]
 
 
 async def _run(command: list[str], environment: dict[str, str]) -> str | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--host", default="127.0.0.1")
+parser.add_argument("--model-path")
 parser.add_argument("--speculative-algorithm")
 parser.add_argument("--speculative-num-draft-tokens", type=int, default=5)
 parser.add_argument("--accept", type=int, default=3, help="tokens emitted a verify step")

@@ -136,11 +136,22 @@ def test_equal_outputs_pass_the_gate(bench):
 @pytest.mark.parametrize(("gap", "near", "passed"), [("0.1", 2, True), ("3.0", 0, False)])
 def test_a_divergence_is_judged_by_the_targets_logit_gap(bench, gap, near, passed):
     options = {"dflash": ("--diverge-at", "3"), "ar": ("--gap", gap)}
-    document = bench.prepare(arms=ARMS[:2], engine="sglang", options=options, repeats=1)
+    settings = {"repeats": 1, "cross_check": False}
+    document = bench.prepare(arms=ARMS[:2], engine="sglang", options=options, **settings)
     assert bench.run(document)[0] == 0
     row = bench.result()["correctness"][0]
     assert (row["near_tie"], row["different"], row["passed"]) == (near, 2 - near, passed)
     assert row["max_gap"] == pytest.approx(float(gap))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [((), "no --model-path"), (("--model-path", "/none"), "No module named")],
+)
+def test_a_cross_check_that_fails_is_told_and_fails_nothing_else(bench, options, words):
+    document = bench.prepare(arms=ARMS[:1], engine="sglang", options={"ar": options}, repeats=1)
+    assert bench.run(document)[0] == 0
+    assert words in bench.result()["cross_check"]["error"]
 
 
 def test_any_divergence_fails_in_fp32(bench):
