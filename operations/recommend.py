@@ -21,8 +21,7 @@ from operations import report_text as say
 from operations.load import Load
 from operations.results import BenchResult, ResultError, read_result
 from operations.statistics import MIN_ROUNDS, ArmSummary, Ratio, Verdict, compare_rounds, summarise
-
-INVENTORIES = Path("inventories")
+from operations.tuned import tuned_path
 
 
 class RecommendError(ValueError):
@@ -68,12 +67,13 @@ class Adoption:
 
     def diff(self) -> str:
         """A unified diff."""
+        name = f"{self.path.parent.name}/{self.path.name}"
         return "".join(
             difflib.unified_diff(
                 (self.old or "").splitlines(keepends=True),
                 self.new.splitlines(keepends=True),
-                str(self.path) if self.old is not None else "/dev/null",
-                str(self.path),
+                name if self.old is not None else "/dev/null",
+                name,
             )
         )
 
@@ -215,11 +215,6 @@ def adopt(
         "}",
     ]
     return Adoption(path, old, "\n".join(lines) + "\n")
-
-
-def tuned_path(group: str) -> Path:
-    """``inventories/<group>_tuned.py``, in lower case."""
-    return INVENTORIES / f"{group.lower()}_tuned.py"
 
 
 def tuned(text: str) -> dict[str, object]:

@@ -100,7 +100,7 @@ def test_adopting_writes_an_inventory_module_that_says_where_it_comes_from():
     namespace = {}
     exec(compile(adoption.new, "made_tuned.py", "exec"), namespace)
     assert namespace["TUNED"] == {"arm": "ddtree-32"}
-    assert adoption.path.as_posix() == "inventories/made_tuned.py"
+    assert adoption.path.as_posix().endswith("/inventories/made_tuned.py")
     assert "TTFT p90 at most 500 ms" in adoption.new
     assert "result 0123456789ab of made-host" in adoption.new
     assert "+TUNED = {" in adoption.diff()
@@ -128,7 +128,7 @@ def test_a_tuned_file_that_computes_is_refused():
 
 
 def test_command_line_shows_the_diff_and_writes_only_when_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("operations.tuned.INVENTORIES", tmp_path / "inventories")
     (tmp_path / "inventories").mkdir()
     source = tmp_path / "a.json"
     source.write_text(json.dumps(two_groups()[1]))
