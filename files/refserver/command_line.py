@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from .config import DrafterConfig, Speculation, TargetConfig
+from .config import DrafterConfig, Speculation
 from .engine import Engine, load
 from .errors import RefserverError
 from .http import Api, Settings
@@ -61,8 +61,6 @@ def speculation(args: argparse.Namespace) -> Speculation | None:
         width = config.block_size
     settings = Speculation(algorithm, str(drafter), width)
     settings.check_width(config.block_size)
-    if find_gguf(args.model_path) is None:
-        config.check_fits(TargetConfig.from_hf(read_json(args.model_path / "config.json")))
     return settings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .config import Speculation
+from .config import DrafterConfig, Speculation
 from .drafter import Drafter
 from .errors import BadRequestError, RefserverError
 from .gguf_file import GgufFile
@@ -16,7 +16,16 @@ from .output import Output, Request, Update
 from .sampling import draw, top_log_probs
 from .tokenizer import ChatTokenizer, from_gguf, from_hf
 from .tree import Tree, best_first, chain, walk
-from .weights import Array, DrafterWeights, Target, find_gguf, load_drafter, load_target
+from .weights import (
+    Array,
+    DrafterWeights,
+    Target,
+    find_gguf,
+    load_drafter,
+    load_target,
+    read_json,
+    target_config,
+)
 
 
 @dataclass(frozen=True)
@@ -33,17 +42,18 @@ def load(
 ) -> Loaded:
     """Read target, tokenizer and drafter. Raises RefserverError when they do not fit together."""
     gguf_path = find_gguf(model_path)
-    progress(f"reading target {gguf_path or model_path}")
     gguf = GgufFile(gguf_path) if gguf_path else None
+    drafter = None
+    if speculation is not None:
+        folder = Path(speculation.drafter_path)
+        progress(f"reading drafter {folder}")
+        config = DrafterConfig.from_json(read_json(folder / "config.json"))
+        config.check_fits(target_config(model_path, gguf))
+        speculation.check_width(config.block_size)
+        drafter = load_drafter(folder)
+    progress(f"reading target {gguf_path or model_path}")
     tokenizer = from_gguf(gguf.fields) if gguf else from_hf(model_path)
-    target = load_target(model_path, gguf)
-    if speculation is None:
-        return Loaded(target, tokenizer)
-    progress(f"reading drafter {speculation.drafter_path}")
-    drafter = load_drafter(Path(speculation.drafter_path))
-    drafter.config.check_fits(target.config)
-    speculation.check_width(drafter.config.block_size)
-    return Loaded(target, tokenizer, drafter)
+    return Loaded(load_target(model_path, gguf), tokenizer, drafter)
 
 
 class Engine:

@@ -59,9 +59,11 @@ class Api:
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def health(self, _: HttpRequest) -> Response:
+        """200 when requests can be served, 503 while the model loads."""
         return Response(status_code=200 if self._worker.engine else 503)
 
     async def models(self, _: HttpRequest) -> Response:
+        """The one model, as OpenAI lists it."""
         engine = self._engine()
         card = {
             "id": self._settings.served_model_name,
@@ -73,6 +75,7 @@ class Api:
         return JSONResponse({"object": "list", "data": [card]})
 
     async def server_info(self, _: HttpRequest) -> Response:
+        """Command line, version and state; no accept length before the first verify step."""
         engine = self._engine()
         budget = engine.budget if engine.speculation else None
         state: Body = {"speculative_ddtree_budget": budget}
@@ -89,12 +92,15 @@ class Api:
         )
 
     async def render_metrics(self, _: HttpRequest) -> Response:
+        """Prometheus's text format."""
         return PlainTextResponse(self._metrics.render(), media_type="text/plain; version=0.0.4")
 
     async def flush_cache(self, _: HttpRequest) -> Response:
+        """There for clients that call it before a measurement."""
         return PlainTextResponse("Cache flushed: this engine keeps nothing between requests.\n")
 
     async def set_internal_state(self, request: HttpRequest) -> Response:
+        """Change the budget; the average accept length starts anew."""
         args = (await _body(request)).get("server_args")
         name = "speculative_ddtree_budget"
         if not isinstance(args, dict) or set(args) != {name} or type(args[name]) is not int:
@@ -105,6 +111,7 @@ class Api:
         return JSONResponse({"updated": True, "server_args": args})
 
     async def generate(self, request: HttpRequest) -> Response:
+        """SGLang's own route, the one with speculation counters."""
         ask, context = self._ask(await _body(request), BodyReader.generate)
         if not ask.stream:
             return _answer(generate_answer, context, await self._run_whole(request, ask))
@@ -117,9 +124,11 @@ class Api:
         return StreamingResponse(lines(), media_type="text/event-stream")
 
     async def completions(self, request: HttpRequest) -> Response:
+        """OpenAI's text completions."""
         return await self._openai(request, BodyReader.completion, chat=False)
 
     async def chat(self, request: HttpRequest) -> Response:
+        """OpenAI's chat completions."""
         return await self._openai(request, BodyReader.chat, chat=True)
 
     async def _openai(

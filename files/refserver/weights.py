@@ -122,6 +122,13 @@ def rotary_frequencies(config: TargetConfig) -> Array:
     return np.asarray(scaled, np.float32)
 
 
+def target_config(path: Path, gguf: GgufFile | None) -> TargetConfig:
+    """The target's shape, without reading weights."""
+    if gguf:
+        return TargetConfig.from_gguf(gguf.fields)
+    return TargetConfig.from_hf(read_json(path / "config.json"))
+
+
 def load_target(path: Path, gguf: GgufFile | None) -> Target:
     """Read all weights of the target below `path`, or of the open `gguf` when it has one."""
     return _from_gguf(gguf) if gguf else _from_hf(path)
