@@ -40,6 +40,11 @@ NOT_REDERIVABLE = (
     "times and token counts of each request: the records are the source of every other figure",
 )
 
+NOT_PATCHED = (
+    "The files that the patch set changes are not in `patched/`: applying it to the pinned wheel "
+    "gives them, and `apply.py` checks their hashes. What it adds is in `sources/patches`."
+)
+
 
 class KitError(ValueError):
     """A kit that can't be built; the message is one line for the user."""
@@ -74,6 +79,8 @@ def build_kit(
         "report.html": render_report([result]).encode(),
         "verify.py": (FILES / "kit" / "verify.py").read_bytes(),
     }
+    if plan.get("patch_set") and not any(name.startswith("patched/") for name in kit):
+        notes = [*notes, NOT_PATCHED]
     kit["REPRODUCE.md"] = render("REPRODUCE.md.j2", _context(result, kit, notes)).encode()
     refuse_secrets(kit, os.environ if environment is None else environment)
     kit[SUMS] = "".join(

@@ -140,9 +140,6 @@ def _build(given: argparse.Namespace) -> Path:
         files |= patched_sources(
             json.loads(series.read_text(encoding="utf-8")), _site_packages(given.venv)
         )
-    elif patch_set:
-        notes.append("The files that the patch set changes are not in patched/; applying it to")
-        notes[-1] += " the pinned wheel gives them, and apply.py checks their hashes."
     folder = Path(given.out) / kit_name(result)
     folder.parent.mkdir(parents=True, exist_ok=True)
     write_kit(build_kit(result, files, notes), folder)

@@ -23,6 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SUMS = "SHA256SUMS"
 MIN_ROUNDS = 3
+LOAD = "{}, T={:g}, {} new tokens, concurrency {}"
 CLOSE = 6e-6  # headline.json keeps 6 significant digits
 
 Key = tuple[str, str, float, int, int]
@@ -226,7 +227,7 @@ def figure_faults(headline: dict[str, Any], result: dict[str, Any]) -> tuple[int
     for row in headline["rows"]:
         key = cell_key(row)
         computed = redrawn.pop(key, None)
-        name = "{}, {}, T={:g}, {} new tokens, concurrency {}".format(*key)
+        name = f"{key[0]}, {LOAD.format(*key[1:])}"
         if computed is None:
             faults.append(f"{name}: no raw record")
             continue
@@ -242,6 +243,26 @@ def figure_faults(headline: dict[str, Any], result: dict[str, Any]) -> tuple[int
         if headline[name] != result[name]:
             faults.append(f"headline.json is of {name} {headline[name]}, the records of another")
     return count, faults
+
+
+def best_faults(headline: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    """The arm called best at each load: the most tokens/s of those that are faster, and right."""
+    passed = {row["arm"]: row["passed"] for row in result["correctness"]}
+    able: dict[str, list[dict[str, Any]]] = {}
+    for row in headline["rows"]:
+        load = able.setdefault(LOAD.format(*cell_key(row)[1:]), [])
+        if row["verdict"] == "faster" and passed.get(row["arm"]) is True and not row["errors"]:
+            load.append(row)
+    computed = {
+        load: max(rows, key=lambda row: row["total_tokens_s"])["arm"] if rows else None
+        for load, rows in able.items()
+    }
+    written = {row["load"]: row["arm"] for row in headline["best"]}
+    return [
+        f"{load}: {written.get(load)} is called best, by the figures it is {arm}"
+        for load, arm in computed.items()
+        if written.get(load) != arm
+    ]
 
 
 def same(written: Any, computed: Any) -> bool:
@@ -292,6 +313,7 @@ def main(argv: list[str] | None = None) -> int:
     files, broken = hash_faults(HERE)
     compared, wrong = figure_faults(headline, result)
     judged, unlike = correctness_faults(result)
+    wrong += best_faults(headline, result)
     faults = broken + wrong + unlike
     print(f"kit {headline['group']}-{headline['fingerprint'][:12]} of {headline['host']}")
     print(f"files:       {files} listed, {len(broken)} faults")

@@ -139,6 +139,14 @@ def test_a_changed_verdict_fails_it_even_with_new_hashes(folder):
     assert "verdict is faster in headline.json, no decision by the raw records" in output
 
 
+def test_another_arm_called_best_fails_it_even_with_new_hashes(folder):
+    edit(folder / "headline.json", lambda d: d["best"][0].update(arm="dflash"))
+    seal(folder)
+    code, output = verified(folder)
+    assert code == 1
+    assert "dflash is called best, by the figures it is ddtree-32" in output
+
+
 def test_a_changed_raw_record_fails_it_even_with_new_hashes(folder):
     def change(document):
         document["cells"][-1]["wall_s"] *= 0.9
@@ -240,6 +248,7 @@ def test_reproduce_names_the_host_that_is_needed_and_the_commands():
     assert "uv pip sync --require-hashes --python /opt/ddtree/current/venv stack/made.lock" in text
     assert "\n    OMP_NUM_THREADS=8 engine --model-path /made/target --port 30000" in text
     assert "pp8-dflash: made: DFLASH refuses pipeline parallelism" in text
+    assert kits.NOT_PATCHED in text
 
 
 def test_reference_kit_holds_harness_engine_drafter_prompts_and_pins():
