@@ -92,6 +92,17 @@ def patched_sources(series: Mapping[str, Any], read: ReadFile) -> dict[str, byte
     return files
 
 
+def slim(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """``files`` without ``sources/``, whose hashes go to ``sources.sha256``."""
+    sums = "".join(
+        f"{hashlib.sha256(data).hexdigest()}  {name}\n"
+        for name, data in sorted(files.items())
+        if name.startswith("sources/")
+    )
+    kept = {name: data for name, data in files.items() if not name.startswith("sources/")}
+    return kept | {"sources.sha256": sums.encode()}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0, or 1 with one line on stderr."""
     parser = argparse.ArgumentParser(prog="python -m operations.kit", description=__doc__)
@@ -105,9 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="build although this checkout is not what was measured; REPRODUCE.md says so",
     )
     build_it.add_argument(
-        "--without-drafter",
+        "--slim",
         action="store_true",
-        help="leave the built-in drafter's weights out (8.8 MB); REPRODUCE.md says so",
+        help="leave sources/ out, with the built-in drafter 9 MB; their hashes stay",
     )
     given = parser.parse_args(argv)
     try:
@@ -129,11 +140,8 @@ def _build(given: argparse.Namespace) -> Path:
         )
     files = gather(result)
     notes = [f"The sources in this kit are not those that were measured: {s}." for s in stale]
-    if given.without_drafter:
-        weights = [name for name in files if name.endswith(".safetensors")]
-        for name in weights:
-            digest = hashlib.sha256(files.pop(name)).hexdigest()
-            notes.append(f"Left out for its size: `{name}`, sha256 {digest}.")
+    if given.slim:
+        files = slim(files)
     patch_set = result.plan.get("patch_set")
     if patch_set and given.venv:
         series = artifacts.FILES / "patches" / str(patch_set) / "series.json"

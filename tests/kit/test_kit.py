@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -314,15 +313,16 @@ def test_command_line_builds_a_kit_that_holds(tmp_path, capsys):
     assert (folder / "sources" / "hostkit" / "bench.py").is_file()
 
 
-def test_drafter_can_be_left_out_and_its_hash_stays(tmp_path):
+def test_slim_kit_holds_and_keeps_the_hashes_of_what_it_leaves_out(tmp_path):
     source = tmp_path / "result.json"
     source.write_text(json.dumps(dict(RESULT.document)))
-    assert main(["build", str(source), "--out", str(tmp_path), "--without-drafter"]) == 0
+    assert main(["build", str(source), "--out", str(tmp_path), "--slim"]) == 0
     folder = tmp_path / "MADE-0123456789ab"
-    assert not list(folder.rglob("*.safetensors"))
-    assert re.search(
-        r"Left out.*model\.safetensors`, sha256 [0-9a-f]{64}", (folder / "REPRODUCE.md").read_text()
-    )
+    assert verified(folder)[0] == 0
+    assert not (folder / "sources").exists()
+    digest = hashlib.sha256((FILES / "hostkit" / "bench.py").read_bytes()).hexdigest()
+    assert f"{digest}  sources/hostkit/bench.py\n" in (folder / "sources.sha256").read_text()
+    assert "sha256sum --check --quiet sources.sha256" in (folder / "REPRODUCE.md").read_text()
 
 
 def test_command_line_refuses_other_sources_in_one_line(tmp_path, capsys):
