@@ -90,7 +90,7 @@ def test_a_port_that_a_stranger_holds_stops_the_host_before_anything_changes(
         deployed_lab.tool.ssh("ct200-a", "systemctl stop stranger")
     assert done.returncode == 1
     checks = failed_checks(done.stderr + done.stdout, "ct200-a")
-    assert checks == ["service.port"]
+    assert checks == ["port.free"]
     assert str(port) in done.stderr + done.stdout
     assert deployed_lab.current("ct200-a") == current
     assert deployed_lab.tool.ssh("ct200-a", f"ls {PREFIX}/releases") == releases

@@ -5,7 +5,7 @@ from lab_deploy import PREFIX, Deployment, kill_run, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 
-RENAME = ("--limit", "b300-a", "--data", 'set={"served_model_name": "renamed"}')
+CHANGE = ("--limit", "b300-a", "--data", 'set={"context_length": 1024}')
 SERVE = ("--data", 'only=["units","serve"]')
 
 
@@ -73,7 +73,7 @@ def test_a_run_killed_while_it_installs_is_completed_by_the_next(deployed_lab: D
 
 def test_a_run_killed_while_it_restarts_is_mended_by_the_next(deployed_lab: Deployment) -> None:
     wanted = deployed_lab.current("b300-a")
-    run = deployed_lab.start("-y", *RENAME, *SERVE)
+    run = deployed_lab.start("-y", *CHANGE, *SERVE)
     wait_for(
         lambda: run.poll() is not None or deployed_lab.current("b300-a") != wanted,
         lambda: "the run never switched the release",
@@ -89,9 +89,9 @@ def test_a_run_killed_while_it_restarts_is_mended_by_the_next(deployed_lab: Depl
 
 def test_a_roll_back_serves_the_earlier_release_again(deployed_lab: Deployment) -> None:
     wanted = deployed_lab.current("b300-a")
-    deployed_lab.apply(*RENAME, *SERVE)
-    renamed = deployed_lab.status("b300-a")
-    assert renamed["fingerprint"] == deployed_lab.current("b300-a") != wanted
+    deployed_lab.apply(*CHANGE, *SERVE)
+    changed = deployed_lab.status("b300-a")
+    assert changed["fingerprint"] == deployed_lab.current("b300-a") != wanted
     deployed_lab.apply("--limit", "b300-a", "--data", "rollback=previous")
     status = deployed_lab.status("b300-a")
     assert (status["state"], status["fingerprint"]) == ("ready", wanted)
