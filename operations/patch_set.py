@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import importlib
 import io
 import json
 import sys
@@ -32,14 +33,11 @@ HEADER = """\
 """
 
 
-def applier() -> ModuleType:
-    """files/patches/apply.py as a module: the one implementation, here and on hosts."""
+def applier(module: str = "apply") -> ModuleType:
+    """A module of files/patches: the one implementation, here and on hosts."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
-    import apply  # type: ignore[import-not-found]
-
-    module: ModuleType = apply
-    return module
+    return importlib.import_module(module)
 
 
 def folder_of(series: str) -> Path:
@@ -62,7 +60,7 @@ class WantedSet:
         """The whole set as one unified diff: for a host that has nothing of it yet."""
         document = json.loads((self.folder / "series.json").read_text())
         parts = [(self.folder / patch["file"]).read_text() for patch in document["patches"]]
-        unified = applier().patchset.unified
+        unified = applier("patchset").unified
         parts += [
             unified(path, "", (self.folder / "new" / path).read_text(), added=True)
             for path in document["new"]
@@ -73,8 +71,8 @@ class WantedSet:
 def load(series: str) -> WantedSet:
     """A set of this repository, checked against its series.json."""
     folder = folder_of(series)
-    module = applier()
-    return WantedSet(folder, module.digest(module.read_set(folder).series))
+    tree = applier("patchtree")
+    return WantedSet(folder, tree.digest(tree.read_set(folder).series))
 
 
 def split_diff(text: str) -> list[tuple[str, str]]:
@@ -142,7 +140,7 @@ def export(folder: Path, venv: Path, wheel: Path) -> list[str]:
     written in series.yaml. Raises ValueError if the wheel is another release.
     """
     document: dict[str, Any] = yaml.safe_load((folder / "series.yaml").read_text())
-    site = applier().site_packages(venv)
+    site = applier("patchtree").site_packages(venv)
     expected = f"{document['distribution']}-{document['version']}-"
     if not wheel.name.startswith(expected):
         raise ValueError(f"export: expected the wheel {expected}*.whl, found {wheel.name}")
@@ -198,7 +196,7 @@ def _changed(archive: zipfile.ZipFile, site: Path) -> dict[str, tuple[str, str]]
 def _write_patch(target: Path, texts: Mapping[str, tuple[str, str]], patch: dict[str, Any]) -> None:
     """Keep the patch's words above its first file, and write its diffs and hashes anew."""
     words = target.read_text().split("--- a/", 1)[0] if target.exists() else ""
-    unified = applier().patchset.unified
+    unified = applier("patchset").unified
     target.write_text(words + "".join(unified(p, *both) for p, both in sorted(texts.items())))
     patch["edits"] = [
         {"path": p, "before": _sha256(old.encode()), "after": _sha256(new.encode())}

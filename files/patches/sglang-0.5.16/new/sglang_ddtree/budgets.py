@@ -99,6 +99,7 @@ class Budgets:
 
     def state(self) -> dict[str, Any]:
         """What /server_info shows of the tree."""
+        costs = self.policy.costs if self.policy else {}
         return {
             "budget": self.budget,
             "block": self.settings.block,
@@ -107,10 +108,7 @@ class Budgets:
             "widths": sorted(self.widths.by_width),
             "accept": _named(self.policy.accept) if self.policy else {},
             "chosen": _named(self.policy.last) if self.policy else {},
-            "costs_ms": {
-                str(bs): _named(row)
-                for bs, row in (self.policy.costs if self.policy else {}).items()
-            },
+            "costs_ms": {str(bs): _named(row) for bs, row in costs.items()},
         }
 
 
