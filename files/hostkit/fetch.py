@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -129,11 +130,13 @@ def _rehash(job: Job, status: Status) -> tuple[int, int] | None:
             return None
     manifest = read_manifest(job.manifest)
     total, hashed = sum(info.size for info in manifest.values()), 0
+    lock = threading.Lock()
 
     def count(size: int) -> None:
         nonlocal hashed
-        hashed += size
-        status.update(message=f"hashed {hashed / 1e9:.2f} of {total / 1e9:.2f} GB")
+        with lock:
+            hashed += size
+            status.update(message=f"hashed {hashed / 1e9:.2f} of {total / 1e9:.2f} GB")
 
     bad = damaged(job.directory, manifest, hashed=count)
     if not bad:

@@ -82,9 +82,7 @@ class Worker:
             return
         part = self._part_path(file)
         if file.size == 0 or part.exists():
-            pending.part = PartFile(part, file.size, self.job.segment_bytes)
-            self._open[file.path] = pending
-            self._bytes += pending.part.done
+            self._bytes += self._part(pending).done
         self._enqueue(pending)
 
     def _part_path(self, file: HubFile) -> Path:
@@ -145,15 +143,19 @@ class Worker:
                     self._lock.wait(0.2)
                     continue
                 pending, index = self._tasks.popleft()
-                if pending.part is None:
-                    path = self._part_path(pending.file)
-                    pending.part = PartFile(path, pending.file.size, self.job.segment_bytes)
-                    self._open[pending.file.path] = pending
             try:
-                self._range(pending, pending.part, index)
-            except (HostkitError, OSError) as error:
+                self._range(pending, self._part(pending), index)
+            except Exception as error:  # a thread that dies in silence would look like a stall
                 self._fail(error)
                 return
+
+    def _part(self, pending: Pending) -> PartFile:
+        with self._lock:
+            if pending.part is None:
+                path = self._part_path(pending.file)
+                pending.part = PartFile(path, pending.file.size, self.job.segment_bytes)
+                self._open[pending.file.path] = pending
+            return pending.part
 
     def _range(self, pending: Pending, part: PartFile, index: int) -> None:
         """Fetch what one segment lacks, with pauses and new tries while the network fails."""
@@ -201,14 +203,18 @@ class Worker:
     def _verify(self, pending: Pending, final: Path | None) -> None:
         try:
             self._check(pending, final)
-        except (HostkitError, OSError) as error:
+        except Exception as error:
             self._fail(error)
+
+    def _count_hashed(self, size: int) -> None:
+        with self._lock:
+            self._hashed += size
 
     def _check(self, pending: Pending, final: Path | None) -> None:
         file, part = pending.file, pending.part
         path = final or self._part_path(file)
         try:
-            info = check_file(path, file)
+            info = check_file(path, file, self._count_hashed)
         except DamagedError as error:
             self._again(pending, final, error)
             return
@@ -219,7 +225,6 @@ class Worker:
             part.finish(destination)
         with self._lock:
             self.verified.add(file.path, info, destination)
-            self._hashed += file.size
             self._unverified -= 1
             self._lock.notify_all()
 

@@ -18,6 +18,10 @@ from .errors import HostkitError
 from .files import write_json
 from .model_hub import HubFile
 
+CHUNK = 4 << 20  # bytes read and hashed at once
+
+Counted = Callable[[int], None]
+
 
 class DamagedError(HostkitError):
     """A file's content is not what its hash says."""
@@ -31,16 +35,17 @@ class FileInfo:
     size: int
 
 
-def check_file(path: Path, file: HubFile) -> FileInfo:
+def check_file(path: Path, file: HubFile, hashed: Counted = lambda size: None) -> FileInfo:
     """Hash one file once and compare with what the Hub says of it; DamagedError if it differs.
 
     Small files have no sha256 at the Hub but a git blob id: sha1 of `blob SIZE NUL content`.
+    `hashed` is told the bytes as they are read.
     """
     size = path.stat().st_size
     if size != file.size:
         raise DamagedError(f"{file.path}: expected {file.size} bytes, found {size}")
     if file.sha256 is not None:
-        found = sha256_of(path)
+        found = sha256_of(path, hashed)
         if found != file.sha256:
             raise DamagedError(f"{file.path}: sha256 is {found[:12]}, expected {file.sha256[:12]}")
         return FileInfo(found, size)
@@ -52,11 +57,16 @@ def check_file(path: Path, file: HubFile) -> FileInfo:
     return FileInfo(hashlib.sha256(content).hexdigest(), size)
 
 
-def sha256_of(path: Path) -> str:
+def sha256_of(path: Path, hashed: Counted = lambda size: None) -> str:
     """Hexadecimal sha256 of a file; the interpreter lock is free while it reads and hashes."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK))
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            hashed(count)
+    return digest.hexdigest()
 
 
 def write_manifest(path: Path, files: Mapping[str, FileInfo]) -> None:
@@ -77,21 +87,20 @@ def damaged(
     directory: Path,
     manifest: Mapping[str, FileInfo],
     workers: int | None = None,
-    hashed: Callable[[int], None] = lambda size: None,
+    hashed: Counted = lambda size: None,
 ) -> list[str]:
     """Names whose file is missing, of another size or of other content; sorted.
 
-    `hashed` is told the bytes of each file that was read, from the worker's thread.
+    `hashed` is told the bytes as they are read, from several threads.
     """
 
     def one(entry: tuple[str, FileInfo]) -> str | None:
         name, info = entry
         path = directory / name
         try:
-            whole = path.stat().st_size == info.size and sha256_of(path) == info.sha256
+            whole = path.stat().st_size == info.size and sha256_of(path, hashed) == info.sha256
         except OSError:
             whole = False
-        hashed(info.size)
         return None if whole else name
 
     largest_first = sorted(manifest.items(), key=lambda entry: -entry[1].size)
