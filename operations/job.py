@@ -16,6 +16,7 @@ from typing import Any
 from pyinfra.api.command import FunctionCommand, StringCommand
 
 POLL_S = 2.0
+LONGEST = 120  # characters of a progress line
 REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
 
 
@@ -105,7 +106,7 @@ def wait(
         now = time.monotonic()
         line = show(job.line)
         if line and (words(line) != shown or now - shown_at > REPEAT_S):
-            host.log(f"{what}: {line}  [{now - began:.0f} s]")
+            host.log(f"{what}: {shorten(line)}  [{now - began:.0f} s]")
             shown, shown_at = words(line), now
         if not done or job.running:
             time.sleep(POLL_S if done else 2 * POLL_S)
@@ -118,6 +119,11 @@ def wait(
         return _failed(
             host, f"{what}: {reason}; {line or 'no output'}; log: {run_dir}/jobs/{name}.log"
         )
+
+
+def shorten(line: str) -> str:
+    """Fits a line of somebody's log into one of ours."""
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
 def words(line: str) -> str:

@@ -149,7 +149,7 @@ def wait_ready(
         line = str(status.get("message", "")) if mine else "starting"
         now = time.monotonic()
         if line and (job.words(line) != shown or now - shown_at > REPEAT_S):
-            host.log(f"service: {line}  [{now - began:.0f} s]")
+            host.log(f"service: {job.shorten(line)}  [{now - began:.0f} s]")
             shown, shown_at = job.words(line), now
         time.sleep(POLL_S)
     return _failed(

@@ -165,6 +165,13 @@ RECORDS = (
         retry=True,
     ),
     Record(
+        "missing-tool",
+        "a tool that compiles kernels at run time is not on the service's PATH",
+        "install it on the host (apt-get install ninja-build gcc g++), or name its folder in "
+        "wanted.environment PATH",
+        r"No such file or directory: '([^']*/)?(ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+|clang|cicc)'",
+    ),
+    Record(
         "model-files",
         "files of the model are missing or unreadable",
         "fetch and verify the model again (phase 'models')",

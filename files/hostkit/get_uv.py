@@ -26,16 +26,16 @@ def main() -> int:
     wheel = pins["wheels"].get(platform.machine())
     if wheel is None:
         known = ", ".join(sorted(pins["wheels"]))
-        return fail("expected a machine of %s, found %s" % (known, platform.machine()))
+        return fail(f"expected a machine of {known}, found {platform.machine()}")
     try:
         data = read_wheel(source, wheel["file"])
     except (OSError, ValueError) as error:
-        return fail("uv can't be fetched from %s (%s); is the index reachable?" % (source, error))
+        return fail(f"uv can't be fetched from {source} ({error}); is the index reachable?")
     found = hashlib.sha256(data).hexdigest()
     if found != wheel["sha256"]:
-        return fail("%s: expected sha256 %s, found %s" % (wheel["file"], wheel["sha256"], found))
+        return fail(f"{wheel['file']}: expected sha256 {wheel['sha256']}, found {found}")
     install(data, folder)
-    print("uv %s in %s" % (pins["version"], folder))
+    print(f"uv {pins['version']} in {folder}")
     return 0
 
 
@@ -46,9 +46,9 @@ def read_wheel(source: str, name: str) -> bytes:
     page_url = source.rstrip("/") + "/uv/"
     with urllib.request.urlopen(page_url, timeout=TIMEOUT_S) as answer:
         page = answer.read().decode("utf-8", "replace")
-    link = re.search(r'href="([^"#]*%s)[#"]' % re.escape(name), page)
+    link = re.search(rf'href="([^"#]*{re.escape(name)})[#"]', page)
     if link is None:
-        raise ValueError("no %s there" % name)
+        raise ValueError(f"no {name} there")
     with urllib.request.urlopen(
         urllib.parse.urljoin(page_url, link.group(1)), timeout=600
     ) as answer:
@@ -58,7 +58,7 @@ def read_wheel(source: str, name: str) -> bytes:
 def install(data: bytes, folder: Path) -> None:
     """Writes the program beside its place, then renames: a kill leaves no half program."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / ("wheel.%d" % os.getpid())
+    part = folder / (f"wheel.{os.getpid()}")
     part.write_bytes(data)
     with zipfile.ZipFile(part) as wheel:
         member = next(n for n in wheel.namelist() if n.endswith(".data/scripts/uv"))

@@ -19,6 +19,7 @@ def main() -> int:
         print(f"overlay: expected a venv of {version} in {venv}", file=sys.stderr)
         return 1
     (site / "system.pth").write_text("".join(f"{path}\n" for path in package_folders()))
+    link_tools(venv / "bin")
     for name in names:
         try:
             count = copy(name, site)
@@ -35,6 +36,14 @@ def package_folders() -> list[str]:
     own |= {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     found = [path for path in sys.path if path not in own and Path(path).is_dir()]
     return [path for path in found if not path.endswith("lib-dynload")]
+
+
+def link_tools(folder: Path) -> None:
+    """Links the tools beside the other Python (ninja, cmake) that compilation looks for."""
+    for tool in sorted(Path(sys.executable).parent.iterdir()):
+        own = tool.name.startswith(("python", "pip", "activate", "Activate"))
+        if not own and tool.is_file() and not (folder / tool.name).exists():
+            (folder / tool.name).symlink_to(tool)
 
 
 def copy(name: str, site: Path) -> int:

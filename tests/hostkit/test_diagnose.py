@@ -35,6 +35,7 @@ LINES = {
     "argument": "launch_server.py: error: unrecognized arguments: --cuda-graph-max-bs 8",
     "driver-mismatch": "Failed to initialize NVML: Driver/library version mismatch",
     "no-gpu": "RuntimeError: No CUDA GPUs are available",
+    "missing-tool": "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
     "missing-module": "ModuleNotFoundError: No module named 'sglang'",
 }
 HARMLESS = (

@@ -87,6 +87,7 @@ def test_an_overlay_sees_the_packages_and_has_copies_of_its_own(tmp_path):
     copied, seen = done.stdout.split()
     assert copied.startswith(str(venv))
     assert seen == pytest.__file__
+    assert (venv / "bin/pytest").exists()
 
 
 def test_an_overlay_of_a_package_that_is_not_there_is_refused(tmp_path):
