@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 UV := .tools/uv
+SGLANG ?= $(CURDIR)/.sglang
 export UV_SYSTEM_CERTS ?= 1
 export UV_PYTHON_PREFERENCE ?= system
 PYTEST := .venv/bin/python -m pytest
@@ -25,8 +26,10 @@ dry: .venv/.deploy ## what `make deploy` would change
 test: .venv/.test ## all tests that need neither a GPU nor SGLang
 	$(PYTEST) -m "not gpu and not sglang and not host" $(ARGS)
 
-test-sglang: .venv/.test .sglang/.complete ## tests inside SGLang's own Python packages (7 GB)
-	.sglang/bin/python -m pytest -m sglang $(ARGS)
+test-sglang: .venv/.test $(SGLANG)/.complete ## tests against SGLang's own Python packages (7 GB)
+	SGLANG_PYTHON=$(SGLANG)/bin/python HOSTKIT_TORCH_PYTHON=$(SGLANG)/bin/python \
+	  $(PYTEST) -m sglang tests/report tests/plan tests/unit tests/hostkit $(ARGS)
+	$(SGLANG)/bin/python -m pytest -m sglang tests/patches tests/models/test_verify.py $(ARGS)
 
 lint: .venv/.test ## ruff and mypy
 	.venv/bin/ruff check .
@@ -57,8 +60,8 @@ clean: ## removes the venvs and caches of this checkout
 	@sh tests/debian-packages.sh
 	@touch $@
 
-.sglang/.complete: .tools/uv files/stack/sglang-0.5.16-cu130.lock
-	$(UV) venv --clear --python 3.12 .sglang
-	$(UV) pip sync --python .sglang/bin/python --require-hashes files/stack/sglang-0.5.16-cu130.lock
-	$(UV) pip install --python .sglang/bin/python pytest pytest-timeout hypothesis
+$(SGLANG)/.complete: .tools/uv files/stack/sglang-0.5.16-cu130.lock
+	$(UV) venv --clear --python 3.12 $(SGLANG)
+	$(UV) pip sync --python $(SGLANG)/bin/python --require-hashes files/stack/sglang-0.5.16-cu130.lock
+	$(UV) pip install --python $(SGLANG)/bin/python pytest pytest-timeout hypothesis
 	@touch $@

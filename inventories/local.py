@@ -1,4 +1,4 @@
-"""This machine, whatever it is: the CPU reference engine and a built-in model where there is no GPU."""
+"""This machine, whatever it is: the CPU reference engine and a built-in model; no GPU is needed."""
 
 LOCAL = (
     ["@local"],
