@@ -19,7 +19,7 @@ from operations.model_source import ModelSource
 
 POLL_S = 3.0
 REPEAT_S = 30.0  # an unchanged line is shown again after so long
-GONE_POLLS = 5  # so often in a row a job must be missing before it counts as ended
+GONE_POLLS = 5  # so often in a row a job must be missing: a unit may start it again
 
 
 def write_job(
@@ -61,7 +61,8 @@ def poll(
             host.log(f"{source.name}: {model.job.message if model.job else 'verified'}")
             return True
         gone = 0 if model.running else gone + 1
-        if gone >= GONE_POLLS:
+        refused = gone > 0 and model.job is not None and model.job.state == "refused"
+        if refused or gone >= GONE_POLLS:
             return fail(host, f"{source}: {_last_line(model, host, source, prefix, manager)}")
         line = progress(model)
         if line != shown or time.monotonic() - shown_at > REPEAT_S:
@@ -89,7 +90,7 @@ def _last_line(
     model: ModelState, host: Any, source: ModelSource, prefix: PurePosixPath, manager: str
 ) -> str:
     """What the ended job said last: its status, else the journal or the log."""
-    if model.job is not None and model.job.state in ("failed", "stopped"):
+    if model.job is not None and model.job.state in ("refused", "failed", "stopped"):
         return model.job.message
     if manager == "systemd":
         command = f"journalctl -u {unit_name(source.key)} -n 1 -o cat --no-pager"

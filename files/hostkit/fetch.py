@@ -81,9 +81,11 @@ def _run(job: Job, job_path: Path) -> int:
         status.update(state="stopped", message="stopped by a signal", rate=None, eta_s=None)
         return STOPPED
     except (HostkitError, OSError) as error:
-        status.update(state="failed", message=str(error), rate=None, eta_s=None)
+        again = isinstance(error, TemporaryError)
+        state = "failed" if again else "refused"
+        status.update(state=state, message=str(error), rate=None, eta_s=None)
         print(f"hostkit fetch: {job.source}: {error}", file=sys.stderr, flush=True)
-        return TEMPORARY if isinstance(error, TemporaryError) else 1
+        return TEMPORARY if again else 1
 
 
 def _check(jobs: Iterable[Job]) -> int:

@@ -134,7 +134,11 @@ class Lock:
 
 
 class Status:
-    """The status file: written at most once a second, at once when the state changes."""
+    """The status file: written at most once a second, at once when the state changes.
+
+    States: checking, fetching, verifying, done; refused (a person must act), failed (worth
+    another try), stopped (by a signal).
+    """
 
     def __init__(self, job: Job) -> None:
         self._path = job.status
