@@ -52,15 +52,16 @@ def widen(source: str, out: str, factor: int) -> None:
             shutil.copy(file, dst / file.name)
 
 
-HIDDEN, HEADS, LAYERS, EXPERTS, VOCAB = 512, 8, 4, 8, 512
+HIDDEN, HEADS, LAYERS, EXPERTS, VOCAB = 512, 8, 4, 8, 128
 NOPE, ROPE, VALUE, KV_RANK, Q_RANK = 128, 64, 128, 512, 256
 
 
 def tiny_mla(target: str, drafter: str) -> None:
     """A random DeepSeek-V3-like target (MLA, one dense and three MoE layers) and a random drafter.
 
-    The head is drawn wide, so that the top logits stand apart: a greedy comparison then tests
-    the code and not the rounding. 512 tokens are few enough that a random tree is hit now and then.
+    The head is drawn wide, so that the top logits stand apart, and every token takes all experts,
+    since a random router's near ties flip experts by rounding alone: a greedy comparison then
+    tests the code. 128 tokens are few enough that a random tree is hit now and then.
     """
     generator = torch.Generator().manual_seed(1)
 
@@ -116,7 +117,7 @@ def tiny_mla(target: str, drafter: str) -> None:
         "num_key_value_heads": HEADS,
         "n_routed_experts": EXPERTS,
         "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
+        "num_experts_per_tok": EXPERTS,
         "first_k_dense_replace": 1,
         "moe_layer_freq": 1,
         "n_group": 1,

@@ -35,7 +35,7 @@ def start(args) -> list[Engine]:
 
 def run(ar: Engine, tree: Engine) -> None:
     rng = random.Random(3)
-    prompts = [[rng.randrange(3, 512) for _ in range(24)] for _ in range(8)]
+    prompts = [[rng.randrange(3, 128) for _ in range(24)] for _ in range(8)]
     how = {"ignore_eos": True}
     expected = ar.generate_all(prompts, 64, 1, **how)
     for budget, concurrency in ((32, 1), (16, 1), (0, 1), (32, 3), (32, 6)):

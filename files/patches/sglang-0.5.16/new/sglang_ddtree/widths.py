@@ -38,6 +38,8 @@ def require_tree_backend(attn_backend: Any) -> Any:
         )
     if backend.sliding_window_size is not None and backend.sliding_window_size > 0:
         raise RuntimeError("DDTREE does not support sliding-window targets.")
+    if backend.dcp_size > 1:
+        raise RuntimeError("DDTREE does not support decode context parallelism.")
     return backend
 
 
