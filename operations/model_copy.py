@@ -182,7 +182,7 @@ def copy(
             if run(host, command) is None:
                 return fail(host, f"{source}: the host stopped answering")
         host.log(f"{source.name}: copied from {neighbour.name}")
-        return poll(state, host, source, prefix, manager)
+        return poll(state, host, source, prefix, manager, again=job["full"])
     except CopyError as error:
         return fail(host, str(error))
     finally:

@@ -25,8 +25,8 @@ GONE_POLLS = 5  # so often in a row a job must be missing: a unit may start it a
 def write_job(
     job: Mapping[str, Any], prefix: PurePosixPath, token: str
 ) -> Generator[StringCommand, None, None]:
-    """The job's file and its token's (0600, empty without one)."""
-    yield write(job_path(job, prefix), json.dumps(job, indent=1) + "\n", "022")
+    """The job's file and its token's, empty without one; both 0600: an index URL can hold a key."""
+    yield write(job_path(job, prefix), json.dumps(job, indent=1) + "\n", "077")
     yield write(job["token_file"], f"{token}\n", "077")
 
 

@@ -70,6 +70,7 @@ def _run(job: Job, job_path: Path) -> int:
     try:
         began = time.monotonic()
         files, size = _fetch(job, job_path, status, lock)
+        shutil.rmtree(job.work, ignore_errors=True)
         job.write_stamp(files, size)
         job.forget_token()
         took = time.monotonic() - began
@@ -116,7 +117,6 @@ def _fetch(job: Job, job_path: Path, status: Status, lock: Lock) -> tuple[int, i
     save_files(job, files)
     found = watch(job, job_path, files, status, lock)
     write_manifest(job.manifest, found)
-    shutil.rmtree(job.work)
     return len(found), sum(info.size for info in found.values())
 
 
