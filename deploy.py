@@ -16,6 +16,7 @@ from operations import (
     outcome,
     patches,
     preflight,
+    probe,
     run,
     serve,
     stack,
@@ -40,6 +41,8 @@ elif this and this.phases - {"preflight"}:
         preflight.after_stack(name="preflight: Triton's ptxas", run=this)
     if "patches" in do:
         patches.apply(name="patches: DDTree in the engine's venv", **this.patches)
+    if this.probe:
+        probe.measure(name="probe: the GPUs with the installed stack", run=this)
     if "units" in do:
         units.publish(name="units: release, link and service", run=this)
     if "models" in do:

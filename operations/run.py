@@ -40,6 +40,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {  # --data KEY=VALUE, with the values th
     "max_tpot": (),
     "gate": ("report", "rollback"),
     "rollback": (),
+    "probe": ("run",),
 }
 
 
@@ -60,6 +61,7 @@ class Run:
     prune: bool  # remove model revisions that the plan does not use
     rollback: str | None  # a release's fingerprint, or "previous"
     gate: bool  # go back if the new release is slower than the stored one, or wrong
+    probe: bool  # measure the GPUs with the installed stack
     adopt: Load | None  # write the best arm for this load into the group's tuned settings
 
     @property
@@ -138,6 +140,7 @@ def begin() -> Run | None:
         prune=data["prune"] == "models",
         rollback=data["rollback"],
         gate=data["gate"] == "rollback",
+        probe=data["probe"] == "run",
         adopt=load if data["adopt"] else None,
     )
 
