@@ -226,7 +226,6 @@ def accept(tokens, parents, targets, seq_lens, block, **counting):
         torch.zeros((bs, block), dtype=torch.int64),
         torch.zeros((bs, block), dtype=torch.int64),
         torch.zeros((bs, block), dtype=torch.int64),
-        torch.zeros((bs, block), dtype=torch.int32),
     )
     path.accept(
         torch.tensor(tokens).view(-1),
@@ -256,7 +255,7 @@ def test_accept_walk_is_the_references_walk():
             rng.choice([*ids[min(d, block - 2)], 777]) if rng.random() < 0.9 else 0 for d in depths
         ]
         nodes, bonus = reference.walk(expected_tree, lambda n, t=targets: t[n])
-        commit, got_bonus, out, new_lens, rows, src, dst, taken = accept(
+        commit, got_bonus, out, new_lens, rows, src, dst = accept(
             [tokens], [parents], [targets], [30], block
         )
         count = len(nodes)
@@ -268,12 +267,11 @@ def test_accept_walk_is_the_references_walk():
         assert src[0, :count].tolist() == nodes
         assert dst[0, :count].tolist() == list(range(count))
         assert src[0, count:].tolist() == dst[0, count:].tolist()
-        assert taken[0].tolist() == [*nodes, *[-1] * (block - count)]
 
 
 def test_rows_and_slots_of_the_second_request_are_its_own():
     tokens, parents = [[1, 5, 6, 7]] * 2, [[-1, 0, 0, 2]] * 2
-    commit, bonus, out, _, rows, src, dst, _ = accept(
+    commit, bonus, out, _, rows, src, dst = accept(
         tokens, parents, [[5, 9, 0, 0], [6, 0, 7, 8]], [10, 20], 3
     )
     assert commit.tolist() == [2, 3] and bonus.tolist() == [9, 8]

@@ -22,7 +22,6 @@ def _accept_kernel(
     rows_ptr,
     src_ptr,
     dst_ptr,
-    path_ptr,
     spine_ptr,
     limits_ptr,
     counts_ptr,
@@ -54,7 +53,6 @@ def _accept_kernel(
     live = tl.full((), 1, tl.int32)
     root_loc = tl.sum(tl.where(nodes == 0, loc, 0), axis=0)
     tl.store(rows_ptr + b * L, (b * W).to(tl.int64))
-    tl.store(path_ptr + b * L, 0)
     tl.store(src_ptr + b * L, root_loc)
     tl.store(dst_ptr + b * L, root_loc)
     choice = tl.arange(0, CHOICES_WIDE)
@@ -79,7 +77,6 @@ def _accept_kernel(
         src = tl.sum(tl.where(nodes == here, loc, 0), axis=0)
         dst = tl.sum(tl.where(nodes == tl.where(going, step, 0), loc, 0), axis=0)
         tl.store(rows_ptr + b * L + step, (b * W + here).to(tl.int64))
-        tl.store(path_ptr + b * L + step, tl.where(going, child, -1))
         tl.store(src_ptr + b * L + step, src)
         tl.store(dst_ptr + b * L + step, dst)
     bonus = tl.sum(tl.where(nodes == node, target, 0), axis=0)
@@ -140,7 +137,7 @@ def accept(
     """Accept walk of all requests. `targets`: [bs * width] int64, the target's draw at each node.
 
     out: commit_lens [bs] int32, bonus [bs] int64, out_tokens [bs, L] int64, new_seq_lens [bs]
-    int64, rows, src, dst [bs, L] int64, path [bs, L] int32 (node of each step, -1 past the path).
+    int64, rows, src, dst [bs, L] int64.
     spine: the draft's ids [cap, L-1, K]. limits [C] int32 and counts [1 + C] int32: budgets, and
     where to add the number of requests and the tokens that each budget would have emitted.
     """

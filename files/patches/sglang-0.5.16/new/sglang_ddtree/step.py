@@ -37,7 +37,6 @@ class StepBuffers:
     rows: torch.Tensor
     src: torch.Tensor
     dst: torch.Tensor
-    path: torch.Tensor
     # Slicing costs the host microseconds a tensor, and a step needs a dozen: keep the views.
     _views: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
@@ -58,7 +57,6 @@ class StepBuffers:
             rows=flat(block, torch.int64),
             src=flat(block, torch.int64),
             dst=flat(block, torch.int64),
-            path=flat(block, torch.int32),
         )
 
     def verify(self, bs: int, width: int) -> tuple[torch.Tensor, ...]:
@@ -69,9 +67,9 @@ class StepBuffers:
         return self._views[bs, width]
 
     def paths(self, bs: int) -> tuple[torch.Tensor, ...]:
-        """Rows, sources, destinations, nodes of the accepted paths, each [bs, L]."""
+        """Rows, sources, destinations of the accepted paths, each [bs, L]."""
         if (bs,) not in self._views:
-            every = (self.rows, self.src, self.dst, self.path)
+            every = (self.rows, self.src, self.dst)
             shape = (bs, self.block)
             self._views[bs,] = tuple(b[: bs * self.block].view(shape) for b in every)
         return self._views[bs,]

@@ -260,7 +260,7 @@ class DDTreeWorker(DFlashWorkerV2):
         """Walk the trees, publish the lengths, then commit KV and draft features of the paths."""
         bs = len(batch.seq_lens)
         tokens, parents, node_positions, locs = self._buffers.verify(bs, plan.width)
-        rows, src, dst, path = self._buffers.paths(bs)
+        rows, src, dst = self._buffers.paths(bs)
         _, commit_lens, bonus, out_tokens, new_seq_lens = self._next_accept_bonus_buffers(bs)
         limits, counts = self.budgets.counters(plan)
         path_kernels.accept(
@@ -275,7 +275,7 @@ class DDTreeWorker(DFlashWorkerV2):
                 plan.width,
             ),
             batch.seq_lens,
-            (commit_lens, bonus, out_tokens, new_seq_lens, rows, src, dst, path),
+            (commit_lens, bonus, out_tokens, new_seq_lens, rows, src, dst),
             width=plan.width,
             spine=self._draft_sampler.ids,
             limits=limits,
