@@ -1,6 +1,6 @@
 """H200: one or two H200 (sm_90, NV18), the machine itself; a small model, for our own runs.
 
-The engine's Python packages are the machine's own (`stack: system`): see docs/gpu-hosts.md.
+The engine uses the packages of a Python on the host (`stack: system`): see docs/gpu-hosts.md.
 """
 
 H200 = (
