@@ -11,7 +11,13 @@ LOCAL = (
             "arm": "ddtree-16",
             "budgets": [8, 16, 32],
             "served_model_name": "SmolLM2-135M-Instruct",
-            "bench": {"prompts_per_cell": 4, "max_new_tokens": 32},
+            "bench": {
+                "prompts_per_cell": 2,
+                "max_new_tokens": 32,
+                "repeats": 3,
+                "quick": {"repeats": 1},
+                "full": {"prompts_per_cell": 8, "max_new_tokens": 128, "repeats": 5},
+            },
         }
     },
 )

@@ -41,9 +41,10 @@ class BenchWanted(_Data):
     prompts_per_cell: Positive = 4
     max_new_tokens: Positive = 48
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    repeats: Positive = 1  # measured rounds; a warm-up round comes on top
+    repeats: Positive = 1  # measured rounds; fewer than 3 give no verdict
     warmup_requests: Annotated[int, Field(ge=0)] = 1
     ignore_eos: bool = False
+    interleave_launches: bool = False  # restart the engine every round: for cheap starts only
     baseline: ArmName = "ar"
     quick: dict[str, Any] | None = None  # what `--data bench=quick` changes in these settings
     full: dict[str, Any] | None = None  # what `--data bench=full` changes
