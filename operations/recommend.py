@@ -1,4 +1,4 @@
-"""Which arm to serve for a load, and the inventory text that adopts it. Pure but for the CLI.
+"""Which arm to serve for a load, and the inventory text that adopts it.
 
     python -m operations.recommend RESULT.json --concurrency 1 --max-ttft 0.5 [--write]
 
@@ -10,7 +10,6 @@ the rounds says that it is faster than the baseline.
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from operations import report_text as say
 from operations.load import Load
 from operations.results import BenchResult, ResultError, read_result
 from operations.statistics import MIN_ROUNDS, ArmSummary, Ratio, Verdict, compare_rounds, summarise
-from operations.tuned import tuned_path
+from operations.tuned import parse_tuned, tuned_path
 
 
 class RecommendError(ValueError):
@@ -220,16 +219,9 @@ def adopt(
 def tuned(text: str) -> dict[str, object]:
     """The TUNED of such a file, read without running it; raises :class:`RecommendError`."""
     try:
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TUNED":
-                value = ast.literal_eval(node.value)
-                if isinstance(value, Mapping):
-                    return {str(key): item for key, item in value.items()}
-    except (SyntaxError, ValueError) as error:
-        raise RecommendError(
-            f"expected TUNED = {{...}} with plain values, found {error}; mend or remove the file"
-        ) from error
-    raise RecommendError("expected TUNED = {...}, found none; mend or remove the file")
+        return parse_tuned(text)
+    except ValueError as error:
+        raise RecommendError(str(error)) from None
 
 
 def _quoted(value: object) -> str:
@@ -239,11 +231,25 @@ def _quoted(value: object) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m operations.recommend", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m operations.recommend",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("result", type=Path, metavar="RESULT.json")
-    parser.add_argument("--concurrency", type=int, default=1)
-    parser.add_argument("--max-ttft", type=float, metavar="SECONDS")
-    parser.add_argument("--max-tpot", type=float, metavar="SECONDS")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="requests at once; the measured one that is equal or next above decides (default 1)",
+    )
+    parser.add_argument(
+        "--max-ttft", type=float, metavar="SECONDS", help="limit on the p90 time to first token"
+    )
+    parser.add_argument(
+        "--max-tpot", type=float, metavar="SECONDS", help="limit on the p90 time per output token"
+    )
     parser.add_argument("--write", action="store_true", help="write inventories/<group>_tuned.py")
     given = parser.parse_args(argv)
     try:

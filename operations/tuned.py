@@ -35,16 +35,23 @@ def with_tuned(data: object) -> object:
 
 
 def read_tuned(path: Path) -> dict[str, Any]:
-    """The TUNED of a file. Raises WantedError."""
+    """The TUNED of a file. Raises WantedError with the file's name."""
     try:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        return parse_tuned(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WantedError(f"{path.name}: {error}") from None
+
+
+def parse_tuned(text: str) -> dict[str, Any]:
+    """The TUNED in the text of such a file. Raises ValueError with one line."""
+    try:
+        for node in ast.parse(text).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TUNED":
                 value = ast.literal_eval(node.value)
                 if isinstance(value, dict):
                     return value
     except (SyntaxError, ValueError) as error:
-        raise WantedError(
-            f"{path.name}: expected TUNED = {{...}} with plain values, found {error}; "
-            "mend or remove the file"
+        raise ValueError(
+            f"expected TUNED = {{...}} with plain values, found {error}; mend or remove the file"
         ) from None
-    raise WantedError(f"{path.name}: expected TUNED = {{...}}, found none; mend or remove the file")
+    raise ValueError("expected TUNED = {...}, found none; mend or remove the file")
