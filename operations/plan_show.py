@@ -21,6 +21,7 @@ from facts.machine import MachineError, MachineFacts
 from operations.plan import choose
 from operations.plan_errors import PlanError
 from operations.plan_model import Launch, ServingPlan
+from operations.tuned import with_tuned
 from operations.wanted import Wanted, WantedError, read_wanted
 
 FACT = "facts.machine.Machine"
@@ -40,7 +41,7 @@ def wanted_of(inventory: Path) -> dict[str, Wanted]:
             f"expected an inventory in {inventory}, found {type(error).__name__}: {error}; mend it"
         ) from None
     found = {
-        name: read_wanted(data, f"{name} in {inventory}")
+        name: read_wanted(with_tuned(data), f"{name} in {inventory}")
         for group, value in names.items()
         if not group.startswith("_") and _is_group(value)
         for name, data in _wishes(group, *value)
