@@ -17,7 +17,7 @@ H200 = (
             "links": "nvlink",
             "parallelism": "TP1",
             "attention_backend": "triton",
-            "budgets": [8, 16, 32],
+            "budgets": [7, 15, 31],
             "stack": "system",
             "stack_from": "/usr/bin/python3",
             "hub": "offline",

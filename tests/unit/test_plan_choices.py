@@ -152,7 +152,7 @@ def test_an_expert_parallelism_that_does_not_divide_the_gpus_is_refused():
 
 
 def test_on_b300_a_tree_is_verified_by_triton_and_prefilled_by_trtllm():
-    argv = plan_of("b300").launch_for("ddtree-16").argv
+    argv = plan_of("b300").launch_for("ddtree-15").argv
     assert value_after(argv, "--prefill-attention-backend") == "trtllm_mla"
     assert value_after(argv, "--decode-attention-backend") == "triton"
     assert value_after(argv, "--speculative-attention-mode") == "decode"
@@ -216,8 +216,8 @@ def test_pp8_speculates_not_and_says_why():
         "ar": True,
         "dflash": False,
         "dflash-nooverlap": False,
-        "ddtree-16": False,
-        "ddtree-32": False,
+        "ddtree-15": False,
+        "ddtree-31": False,
     }
     assert all("pp_size" in arm.reason for arm in plan.arms if arm.mode != "ar")
     assert plan.arm == "ar"
@@ -239,7 +239,7 @@ def test_pcie_starts_with_small_trees_and_nvlink_with_larger_ones():
     def budgets(name: str) -> list[int]:
         return [arm.budget for arm in plan_of(name).arms if arm.budget]
 
-    assert (budgets("ct200"), budgets("b300")) == ([8, 16], [16, 32])
+    assert (budgets("ct200"), budgets("b300")) == ([7, 15], [15, 31])
 
 
 def test_trees_share_one_start_that_is_as_wide_as_the_widest():
@@ -265,7 +265,7 @@ def test_the_served_tree_is_no_wider_than_it_is():
 
 def test_a_budget_that_an_arm_names_is_benchmarked_too():
     plan = plan_of("b300", arm="ddtree-24", bench={"arms": ["ar", "ddtree-48"]})
-    assert [arm.budget for arm in plan.arms if arm.budget] == [16, 24, 32, 48]
+    assert [arm.budget for arm in plan.arms if arm.budget] == [15, 24, 31, 48]
 
 
 def test_a_budget_wider_than_the_patch_set_verifies_is_not_possible():
