@@ -105,10 +105,20 @@ def slim(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m operations.kit", description=__doc__)
-    build_it = parser.add_subparsers(dest="command", required=True).add_parser("build")
+    parser = argparse.ArgumentParser(
+        prog="python -m operations.kit",
+        description="Builds a reproduction kit of a benchmark result, with what was measured.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    build_it = commands.add_parser("build", help="one folder: KITS/<group>-<fingerprint>")
     build_it.add_argument("result", type=Path, metavar="RESULT.json")
-    build_it.add_argument("--out", type=Path, default=Path("kits"), metavar="FOLDER")
+    build_it.add_argument(
+        "--out",
+        type=Path,
+        default=Path("kits"),
+        metavar="FOLDER",
+        help="where the kit's folder goes (default %(default)s)",
+    )
     build_it.add_argument("--venv", type=Path, help="patched engine venv, for the changed files")
     build_it.add_argument(
         "--other-sources",

@@ -66,16 +66,26 @@ def _show(text: str) -> None:
             host.log("  " + click.style(line, fg=colours.get(line[:1])))
 
 
+COMMANDS = {
+    "status": "the state of each file: pristine, ours, older or foreign",
+    "apply": "brings the set in; all checks come before any write",
+    "reverse": "takes the set out, byte for byte",
+}
+
+
 def main(argv: list[str] | None = None) -> int:
     """status, apply, reverse: as files/patches/apply.py; export, seal: for maintainers."""
-    parser = argparse.ArgumentParser(prog="python -m operations.patches", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m operations.patches",
+        description="Brings a patch set into an engine's venv, tells its state, takes it out.",
+    )
     parser.add_argument("--set", default="sglang-0.5.16", help="patch set (default %(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("status", "apply", "reverse"):
-        command = commands.add_parser(name)
-        command.add_argument("venv", type=Path)
-        command.add_argument("--json", action="store_true")
-        command.add_argument("--diff", action="store_true")
+    for name, does in COMMANDS.items():
+        command = commands.add_parser(name, help=does)
+        command.add_argument("venv", type=Path, help="the engine's venv")
+        command.add_argument("--json", action="store_true", help="the answer for machines")
+        command.add_argument("--diff", action="store_true", help="also what apply would change")
     export = commands.add_parser("export", help="remake the set from an edited venv")
     export.add_argument("venv", type=Path)
     export.add_argument("--wheel", type=Path, required=True, help="the release's wheel")

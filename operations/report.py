@@ -44,9 +44,19 @@ def write_report(results: Sequence[BenchResult], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0, or 1 with one line on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m operations.report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m operations.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULT.json")
-    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE.html")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE.html",
+        help="the page (default %(default)s)",
+    )
     parser.add_argument("--llmd", type=Path, metavar="FILE.yaml", help="llm-d benchmark report")
     given = parser.parse_args(argv)
     try:
