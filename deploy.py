@@ -31,9 +31,10 @@ if this and "preflight" in this.phases and not preflight.passes(this):
 if this and this.rollback:
     serve.roll_back(name="serve: roll back", run=this, to=this.rollback)
 
-elif this and this.phases - {"preflight"}:
+elif this:
     do = this.phases
-    tools.install(name="tools: sources, uv, tools venv", run=this)
+    if do - {"preflight", "kit"} or this.probe:
+        tools.install(name="tools: sources, uv, tools venv", run=this)
     if "models" in do:  # the longest job first: it runs beside all that follows
         models.start(name="models: start what is missing", **this.models)
     if "stack" in do:

@@ -42,6 +42,27 @@ def settings_of(wanted: Wanted, mode: str) -> BenchWanted:
         raise WantedError(f"wanted.bench.{mode}: {first}; mend the inventory") from None
 
 
+def check(plan: ServingPlan, wanted: Wanted, mode: str) -> None:
+    """Refuses settings that would measure nothing, or fail on the host. Raises WantedError."""
+    settings = settings_of(wanted, mode)
+    names = [arm.name for arm in plan.arms]
+    asked = {"arms": settings.arms or [], "baseline": [settings.baseline]}
+    for key, arms in asked.items():
+        for name in arms:
+            if name not in names:
+                raise WantedError(
+                    f"wanted.bench.{key}: expected arms of the plan ({', '.join(names)}), "
+                    f"found '{name}'; mend the inventory"
+                )
+    known = sorted(p.stem for p in (artifacts.FILES / "hostkit/prompts").glob("*.json"))
+    for name in settings.prompt_sets:
+        if name not in known and not name.startswith("path:/"):
+            raise WantedError(
+                f"wanted.bench.prompt_sets: expected {', '.join(known)} or path:/FILE, "
+                f"found '{name}'; mend the inventory"
+            )
+
+
 def document(
     plan: ServingPlan, wanted: Wanted, layout: Layout, machine: MachineFacts, mode: str
 ) -> dict[str, Any]:

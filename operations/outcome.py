@@ -6,6 +6,8 @@ Works on this machine alone, after pyinfra has printed its own last line.
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +39,19 @@ class Ending:
 
 
 _endings: list[Ending] = []
+_failed: list[str] = []  # what this module could not do
+
+
+def _leave() -> None:
+    """Exit code 1 when an ending failed: pyinfra has chosen its own code before that."""
+    if _failed:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+atexit.register(_leave)  # registered first, so that it comes last
 
 
 def announce(run: Run) -> None:
@@ -67,7 +82,12 @@ def _end() -> None:
         try:
             _finish(ending, dry="--dry" in sys.argv)
         except (ResultError, KitError, RecommendError, OSError) as error:
-            _console().print(str(error), style="red", soft_wrap=True)
+            _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    _failed.append(message)
+    _console().print(message, style="red", soft_wrap=True, markup=False)
 
 
 def _finish(ending: Ending, dry: bool) -> None:
@@ -75,11 +95,8 @@ def _finish(ending: Ending, dry: bool) -> None:
 
     if not ending.result.exists():
         if (ending.kit or ending.adopt) and not dry:
-            _console().print(
-                f"expected a result in {_short(ending.result)}, found none; run the phase 'bench'",
-                style="red",
-                soft_wrap=True,
-            )
+            found = f"expected a result in {_short(ending.result)}, found none"
+            _fail(f"{found}; run the phase 'bench'")
         return
     result = read_result(ending.result)
     if ending.table and not dry:

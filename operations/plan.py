@@ -135,6 +135,12 @@ def _engine(machine: MachineFacts, wanted: Wanted) -> tuple[str, str]:
 
 
 def _service_manager(machine: MachineFacts, wanted: Wanted) -> tuple[str, str]:
+    if wanted.service_manager == "systemd" and machine.init not in (None, "systemd"):
+        raise PlanError(
+            "systemd as PID 1 (wanted.service_manager)",
+            machine.init or "",
+            "write auto or supervisor",
+        )
     if wanted.service_manager != "auto":
         return wanted.service_manager, "set in wanted"
     if machine.init != "systemd":

@@ -16,7 +16,15 @@ from pyinfra import logger
 from pyinfra.context import host
 
 from facts.machine import Machine, MachineFacts
-from operations import artifacts, bench_config, connection, phases, preflight, tools_paths
+from operations import (
+    artifacts,
+    bench_config,
+    connection,
+    phases,
+    preflight,
+    switches,
+    tools_paths,
+)
 from operations.layout import Layout
 from operations.load import Load
 from operations.model_source import ModelSource, ModelSourceError, resolve
@@ -26,22 +34,6 @@ from operations.results import result_path
 from operations.stack_source import StackSource, stack_source
 from operations.tuned import with_tuned
 from operations.wanted import Wanted, WantedError, override, read_wanted
-
-SWITCHES: dict[str, tuple[str, ...]] = {  # --data KEY=VALUE, with the values that it knows
-    "only": (),
-    "bench": bench_config.MODES,
-    "set": (),
-    "preflight": ("text", "json"),
-    "verify": ("full",),
-    "prune": ("models",),
-    "adopt": ("best",),
-    "concurrency": (),  # the load to adopt for: requests in flight, and limits in seconds
-    "max_ttft": (),
-    "max_tpot": (),
-    "gate": ("report", "rollback"),
-    "rollback": (),
-    "probe": ("run",),
-}
 
 
 @dataclass(frozen=True)
@@ -119,15 +111,16 @@ def begin() -> Run | None:
         mode = str(data["bench"] or "auto")
         wanted = _wanted()
         bench_config.settings_of(wanted, mode)
-        load = _load(data)
+        load = switches.load_of(data)
         sources = stack_source(wanted), stack_source(_tools(wanted))
         machine = host.get_fact(Machine)
         plan = choose(machine, wanted)
+        bench_config.check(plan, wanted, mode)
     except (phases.PhaseError, WantedError, ModelSourceError, PlanError) as error:
         stop(str(error))
         return None
     layout = layout_of(plan, wanted)
-    return Run(
+    run = Run(
         machine,
         wanted,
         plan,
@@ -143,6 +136,10 @@ def begin() -> Run | None:
         probe=data["probe"] == "run",
         adopt=load if data["adopt"] else None,
     )
+    if ("kit" in chosen or run.adopt) and "bench" not in chosen and not run.result.exists():
+        stop(f"expected a result in {run.result}, found none; run the phase 'bench' first")
+        return None
+    return run
 
 
 def stop(reason: str) -> None:
@@ -152,23 +149,18 @@ def stop(reason: str) -> None:
 
 
 def _data() -> dict[str, Any]:
-    """The run's own switches. A value that none of them knows is refused, not ignored."""
-    found = {key: host.data.get(key) for key in SWITCHES}
-    for key, allowed in SWITCHES.items():
-        if allowed and found[key] is not None and found[key] not in allowed:
-            raise WantedError(
-                f"--data {key}: expected {' or '.join(allowed)}, found {found[key]!r}"
-            )
-    return found
+    """The run's own switches. One that nobody knows is refused, not ignored."""
+    given = host.inventory.get_override_data()  # type: ignore[no-untyped-call]
+    own = {key for layer in _inventory_data() for key in layer}
+    switches.refuse_unknown(given, own)
+    return switches.checked({key: host.data.get(key) for key in switches.SWITCHES})
 
 
-def _load(data: dict[str, Any]) -> Load:
-    """The load that `adopt=best` is for. Raises WantedError."""
-    numbers = {key: data[key] for key in ("concurrency", "max_ttft", "max_tpot")}
-    for key, value in numbers.items():
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise WantedError(f"--data {key}: expected a number above 0, found {value!r}")
-    return Load(int(numbers["concurrency"] or 1), numbers["max_ttft"], numbers["max_tpot"])
+def _inventory_data() -> list[dict[str, Any]]:
+    """What the inventory itself says of this host, without the command line's --data."""
+    inventory: Any = host.inventory
+    groups = [inventory.get_group_data(group) for group in (*host.groups, "all")]
+    return [inventory.get_host_data(host.name), *groups]
 
 
 def _wanted() -> Wanted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Generator
 from typing import Any
@@ -14,7 +13,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from facts.service import Service, ServiceState
-from operations import job, show
+from operations import job, preflight, show
 from operations.layout import Layout
 from operations.run import Run
 
@@ -50,23 +49,23 @@ def converge(run: Run) -> Generator[Any, None, None]:
 def roll_back(run: Run, to: str) -> Generator[Any, None, None]:
     """Points PREFIX/current to an earlier release and restarts the service from it.
 
-    `to` is a release's fingerprint, or "previous".
+    `to` is a release's fingerprint, or "previous". A host that has no such release is stopped.
     """
     layout, service = run.layout, run.wanted.service
-    state = _state(run)
+    place = layout.previous if to == "previous" else f"{layout.prefix}/releases/{to}"
+    state = _state(run, [f"{place}/launch.json"])
     target = state.previous if to == "previous" else to
-    if target is None:
-        yield StringCommand("echo 'roll-back: no earlier release on this host' >&2; exit 1")
+    if target is None or not state.files:
+        what = "no earlier release on this host" if to == "previous" else f"no release {to}"
+        line = f"roll-back: {what}; see the folders in {layout.prefix}/releases"
+        host.log_styled(line, fg="red", log_func=logger.error)
+        preflight.take_out()
         return
     if state.current == target and state.running == target and state.ready:
         return
     show.note(f"Will roll back from {state.current} to {target} and restart {service}")
-    folder = f"{layout.prefix}/releases/{target}"
-    missing = f"roll-back: no release {target} in {layout.prefix}/releases"
     if state.current != target:
         yield StringCommand(
-            f"test -e {shlex.quote(folder)}/launch.json || "
-            f"{{ echo {shlex.quote(missing)} >&2; exit 1; }}; "
             f"ln -sfn releases/{state.current} {layout.previous} && "
             f"ln -sfn releases/{target} {layout.current}.new && "
             f"mv -T {layout.current}.new {layout.current}"
@@ -98,9 +97,9 @@ def gate(run: Run) -> Generator[Any, None, None]:
     yield from roll_back._inner(run=run, to="previous")
 
 
-def _state(run: Run) -> ServiceState:
+def _state(run: Run, files: list[str] | None = None) -> ServiceState:
     found: ServiceState = host.get_fact(
-        Service, prefix=run.layout.prefix, service=run.wanted.service, files=[], links=[]
+        Service, prefix=run.layout.prefix, service=run.wanted.service, files=files or [], links=[]
     )
     return found
 

@@ -15,13 +15,32 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PARALLELISM = r"^(auto|(TP|EP|PP)[1-9][0-9]*)$"
 ARM = r"^(auto|ar|dflash|dflash-nooverlap|ddtree-[1-9][0-9]*)$"
+GROUP = r"^[A-Za-z][A-Za-z0-9_-]*$"
+SERVICE = r"^[a-z][a-z0-9-]*$"
+# Paths go into units, sh and uv's command lines: no blanks and nothing that a shell reads.
+PREFIX = r"^(/[A-Za-z0-9_+@,-][A-Za-z0-9._+@,-]*)+$"
+ADDRESS = r"^[A-Za-z0-9:][A-Za-z0-9.:_-]*$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+LINE = r"^[^\n\r\x00]*$"
+URL = r"^https?://[^\s]+$"
+CAPABILITY = r"^[0-9]+\.[0-9]$"
 _WORDS = {  # what a pattern means, for people
     PARALLELISM: "'auto', or a name like 'TP8', 'EP8', 'EP4' or 'PP8'",
     ARM: "'auto', 'ar', 'dflash', 'dflash-nooverlap' or 'ddtree-BUDGET'",
+    GROUP: "a name of letters, digits, '_' and '-', such as 'B300'",
+    SERVICE: "a name of lower-case letters, digits and '-', such as 'ddtree'",
+    PREFIX: "an absolute path without blanks, '..' or signs that a shell reads, like '/opt/ddtree'",
+    ADDRESS: "an address or a host name, such as '127.0.0.1'",
+    VARIABLE: "names of environment variables, such as 'NCCL_DEBUG'",
+    LINE: "one line of text",
+    URL: "a URL that begins with http:// or https://",
+    CAPABILITY: "a compute capability such as '10.3'",
 }
 
 ArmName = Annotated[str, Field(pattern=ARM)]
 Positive = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Text = Annotated[str, Field(pattern=LINE)]
 
 
 class WantedError(ValueError):
@@ -29,7 +48,7 @@ class WantedError(ValueError):
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class BenchWanted(_Data):
@@ -53,7 +72,7 @@ class BenchWanted(_Data):
 class Wanted(_Data):
     """One group's wish. Everything that is left out is chosen from the facts of the host."""
 
-    group: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    group: Annotated[str, Field(pattern=GROUP)]
     target: str  # a model source: hf:REPO@REVISION, path:/DIR, pypi:NAME==VERSION, mirror:, host:
     drafter: str | None = None  # None: autoregressive decoding only
     engine: Literal["auto", "sglang", "reference"] = "auto"
@@ -61,7 +80,7 @@ class Wanted(_Data):
     # the group's claim: a host that shows something else is stopped by the pre-flight
     gpus: Annotated[int, Field(ge=0)] | list[int] | None = None  # a count, or the counts allowed
     gpu_name: str | None = None  # a regular expression that each GPU's name must match
-    compute_capability: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")] | None = None
+    compute_capability: Annotated[str, Field(pattern=CAPABILITY)] | None = None
     links: Literal["nvlink", "pcie"] | None = None
 
     # the plan: 'auto' lets the facts decide
@@ -74,17 +93,21 @@ class Wanted(_Data):
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = None
     context_length: Positive | None = None
     max_running_requests: Positive | None = None
-    engine_args: list[str] = []  # appended to the engine's command line as they stand
-    environment: dict[str, str] = {}  # added to the engine's environment; no secrets here
+    engine_args: list[Text] = []  # appended to the engine's command line as they stand
+    environment: dict[
+        Annotated[str, Field(pattern=VARIABLE)], Text
+    ] = {}  # added to the engine's environment; no secrets here
 
     # the service
-    host: str = "127.0.0.1"  # the address that the engine listens on
-    port: Annotated[int, Field(ge=1, le=65535)] = 30000
-    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    service: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] = "ddtree"  # unit and program name
+    host: Annotated[str, Field(pattern=ADDRESS)] = (
+        "127.0.0.1"  # the address that the engine listens on
+    )
+    port: Port = 30000
+    metrics_port: Port | None = None
+    service: Annotated[str, Field(pattern=SERVICE)] = "ddtree"  # unit and program name
     service_manager: Literal["auto", "systemd", "supervisor"] = "auto"
-    prefix: Annotated[str, Field(pattern=r"^/[^\s]*$")] | None = None
-    served_model_name: str | None = None
+    prefix: Annotated[str, Field(pattern=PREFIX)] | None = None
+    served_model_name: Annotated[str, Field(pattern=LINE, min_length=1)] | None = None
     start_timeout_s: Positive | None = None
 
     # where things come from
@@ -92,7 +115,7 @@ class Wanted(_Data):
     stack_from: str | None = None  # index URL, wheelhouse folder, host of the inventory, Python
     tools_from: str | None = None  # the same for our own small tools: index URL or wheelhouse
     hub: Literal["auto", "offline"] = "auto"  # offline: no check of the hub, no download
-    hub_endpoint: str | None = None
+    hub_endpoint: Annotated[str, Field(pattern=URL)] | None = None
 
     bench: BenchWanted = BenchWanted()
 
@@ -108,9 +131,31 @@ def read_wanted(data: object, where: str) -> Wanted:
             f"found {_shown(data)}; see inventories/local.py for an example"
         )
     try:
-        return Wanted.model_validate(dict(data))
+        wanted = Wanted.model_validate(dict(data))
     except ValidationError as error:
         raise WantedError(f"{where}: {_first_fault(error, dict(data))}") from None
+    fault = _contradiction(wanted)
+    if fault is not None:
+        raise WantedError(f"{where}: {fault}; mend the inventory")
+    return wanted
+
+
+def _contradiction(wanted: Wanted) -> str | None:
+    """What two settings say against each other, None if they agree."""
+    if wanted.metrics_port == wanted.port:
+        return f"wanted.metrics_port: expected another port than wanted.port, found {wanted.port}"
+    if wanted.stack == "copy" and not wanted.stack_from:
+        return (
+            "wanted.stack 'copy': expected a host of the inventory in wanted.stack_from, "
+            f"found {wanted.stack_from!r}"
+        )
+    place = wanted.tools_from
+    if place is not None and not place.startswith(("http://", "https://", "/")):
+        return (
+            "wanted.tools_from: expected an index URL or an absolute folder of wheels, "
+            f"found {_shown(place)}"
+        )
+    return None
 
 
 def override(data: object, changes: object) -> object:
