@@ -77,7 +77,7 @@ def machine_rows(machine: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         ("driver", machine.get("driver")),
         ("CUDA of the driver", machine.get("cuda_driver")),
         ("nvcc", nvcc.get("release") if isinstance(nvcc, Mapping) else None),
-        ("services", machine.get("init")),
+        ("PID 1", "not systemd" if machine.get("init") == "other" else machine.get("init")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 

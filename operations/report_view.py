@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from operations import report_plots as plots
@@ -111,9 +112,17 @@ def _facts(result: BenchResult) -> Rows:
             revision = str(model.get("revision") or "")[:12]
             rows.append((part, f"{model.get('name')}" + (f" @ {revision}" if revision else "")))
     rows.append(("served arm", str(result.plan.get("arm", say.UNKNOWN))))
-    rows.append(("measured", result.created))
+    rows.append(("measured", _moment(result.created)))
     rows.append(("fingerprint", result.fingerprint[:12]))
     return rows
+
+
+def _moment(created: str) -> str:
+    """A time of ISO 8601 for people: "2026-11-30 19:04 UTC"; another text stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return created
 
 
 def _shown_arm(result: BenchResult, comparison: Comparison) -> ArmSummary:
@@ -245,5 +254,5 @@ def _flat(mapping: Mapping[str, Any]) -> Rows:
     return [
         (key.replace("_", " "), ", ".join(map(str, v)) if isinstance(v, list) else str(v))
         for key, v in mapping.items()
-        if v is not None
+        if v not in (None, "")
     ]

@@ -3,6 +3,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -151,3 +152,16 @@ def test_a_server_still_loading_answers_503():
 
 def test_the_accept_length_is_unknown_before_the_first_verify_step():
     assert Metrics("m").average_accept_length is None
+
+
+def test_a_python_without_the_modules_is_told_in_one_line():
+    code = (
+        "import runpy, sys; sys.modules['uvicorn'] = None; "
+        "runpy.run_module('refserver', None, '__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "needs the module uvicorn" in line and "requirements.lock" in line

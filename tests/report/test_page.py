@@ -155,3 +155,15 @@ def test_probes_of_the_host_are_summed_up():
     assert "peer gb s 100 to 101 over 2 pairs" in page
     assert "all reduce bus gb s 300.8" in page
     assert "finding GPU 1: made to be slow" in page
+
+
+def test_the_time_of_a_measurement_is_for_people():
+    document = changed(made_result(RATES), created="2026-11-30T20:04:58+01:00")
+    assert "measured 2026-11-30 19:04 UTC" in text_of(rendered(document))
+
+
+def test_a_version_that_is_empty_is_left_out():
+    document = made_result(RATES)
+    document["versions"] = {"target": "0.1.2", "drafter": "", "engine": "9.9"}
+    page = text_of(rendered(document))
+    assert "Versions target 0.1.2 engine 9.9" in page
