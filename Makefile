@@ -8,6 +8,7 @@ UV := .tools/uv
 SGLANG ?= $(CURDIR)/.sglang
 export UV_SYSTEM_CERTS ?= 1
 export UV_PYTHON_PREFERENCE ?= system
+export UV_COMPILE_BYTECODE ?= 1
 PYTEST := .venv/bin/python -m pytest
 
 .DEFAULT_GOAL := help

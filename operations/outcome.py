@@ -110,7 +110,6 @@ def _finish(ending: Ending, dry: bool) -> None:
 def _show(ending: Ending, result: BenchResult) -> None:
     """Table, report, and what the gate says beside the result before."""
     from operations import gate, report_table
-    from operations.report import write_report
 
     console = _console()
     console.print(report_table.render(result))
@@ -119,9 +118,17 @@ def _show(ending: Ending, result: BenchResult) -> None:
         for line in gate.judge(result, before).lines():
             console.print(line, soft_wrap=True)
     page = ending.result.with_name("report.html")
-    write_report([result], page)
+    if not _newer(page, ending.result):
+        from operations.report import write_report  # brings plotting along
+
+        write_report([result], page)
     console.print(f"JSON    {_short(ending.result)}", soft_wrap=True)
     console.print(f"report  {_short(page)}", soft_wrap=True)
+
+
+def _newer(page: Path, result: Path) -> bool:
+    """The page was made from this result already."""
+    return page.exists() and page.stat().st_mtime_ns > result.stat().st_mtime_ns
 
 
 def _adopt(load: Load, result: BenchResult, dry: bool) -> None:

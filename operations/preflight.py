@@ -23,7 +23,7 @@ from pyinfra import logger
 from pyinfra.api.command import StringCommand
 from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
-from pyinfra.context import host, state
+from pyinfra.context import ctx_host, host, state
 from rich.console import Console
 
 from facts.machine import MachineFacts
@@ -119,7 +119,7 @@ def take_out() -> None:
     if asks is not None:
         state.should_raise_failed_hosts = lambda _: False
     try:
-        state.fail_hosts({host})  # type: ignore[no-untyped-call]
+        state.fail_hosts({ctx_host.get()})  # type: ignore[no-untyped-call]
     finally:
         state.should_raise_failed_hosts = asks
 

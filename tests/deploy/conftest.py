@@ -47,7 +47,7 @@ class Deploy:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
 

@@ -351,7 +351,7 @@ CASES_OF_CHECKS = [
         "model.pinned", "b300", "fail", "no commit for Kimi-K2.6",
         wish={"target": "hf:moonshotai/Kimi-K2.6"},
     ),
-    Case("plan.served", "b300", "pass", "ddtree-16, TP8"),
+    Case("plan.served", "b300", "pass", "ddtree-15, TP8"),
     Case(
         "plan.served", "ct200", "fail", "137.0 GB on each of 4 GPUs",
         lambda m: first_gpus(m, 4), wish={"gpus": 4},

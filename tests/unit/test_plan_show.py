@@ -26,7 +26,7 @@ def test_show_as_json_is_a_plan_again(capsys):
     words = ["show", str(ROOT / "inventories" / "b300.py"), "--json"]
     assert main([*words, "--facts", str(MACHINES / "b300.json")]) == 0
     plan = ServingPlan.from_json(json.loads(capsys.readouterr().out)["B300"])
-    assert plan.arm == "ddtree-16"
+    assert plan.arm == "ddtree-15"
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,12 @@ def test_facts_may_come_as_pyinfra_prints_them(tmp_path, capsys):
 def test_a_plan_of_another_version_is_refused():
     with pytest.raises(PlanError, match="stored plan"):
         ServingPlan.from_json({"group": "X"})
+
+
+def test_facts_that_contradict_the_claim_are_told_under_the_plan(capsys):
+    words = ["show", str(ROOT / "inventories" / "b300.py")]
+    assert main([*words, "--facts", str(MACHINES / "ct200.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "a deploy to this host would stop: gpu.name: expected NVIDIA B300, found 8x" in shown
+    assert main([*words, "--facts", str(MACHINES / "b300.json")]) == 0
+    assert "would stop" not in capsys.readouterr().out
