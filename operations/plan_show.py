@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from facts.machine import MachineError, MachineFacts
+from operations import checks_group
+from operations.checks_base import Context, Status
 from operations.plan import choose
 from operations.plan_errors import PlanError
 from operations.plan_model import Launch, ServingPlan
@@ -81,6 +83,16 @@ def read_facts(path: Path) -> MachineFacts:
     if not isinstance(document, dict):
         raise MachineError(f"expected machine facts in {path}, found {type(document).__name__}")
     return MachineFacts.from_json(document)
+
+
+def unmet(machine: MachineFacts, wanted: Wanted, plan: ServingPlan) -> list[str]:
+    """One line for each claim of the group that the facts don't meet: a deploy would stop."""
+    found = (check.ask(Context(machine, wanted, plan)) for check in checks_group.CHECKS.all)
+    return [
+        f"a deploy to this host would stop: {finding.id}: {finding.evidence}"
+        for finding in found
+        if finding.status is Status.FAIL
+    ]
 
 
 def text(plan: ServingPlan) -> str:
@@ -185,6 +197,8 @@ def main(words: list[str]) -> int:
     if arguments.json:
         print(json.dumps({n: plan.to_json() for n, plan in plans.items()}, indent=2))
         return 0
-    for plan in plans.values():
+    for name, plan in plans.items():
         show(plan, Console())
+        for line in unmet(machine, groups[name], plan):
+            print(line)
     return 0

@@ -306,7 +306,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--against", type=Path, metavar="MINE.json")
+    parser.add_argument(
+        "--against", type=Path, metavar="MINE.json", help="your own result, to show beside it"
+    )
     given = parser.parse_args(argv)
     headline = read_json(HERE / "headline.json")
     result = read_json(HERE / headline["records"])
@@ -324,7 +326,13 @@ def main(argv: list[str] | None = None) -> int:
     for fault in faults:
         print(f"FAULT        {fault}")
     if given.against:
-        print(*against(headline, read_json(given.against)), sep="\n")
+        mine = read_json(given.against)
+        if mine.get("schema") != result["schema"]:
+            sys.exit(
+                f"{given.against}: expected a result of hostkit bench (schema {result['schema']}), "
+                f"found {mine.get('schema') or 'another document'}"
+            )
+        print(*against(headline, mine), sep="\n")
     print("the kit is not what was built" if faults else "the kit holds")
     return 1 if faults else 0
 

@@ -193,6 +193,15 @@ def test_anothers_result_is_laid_beside_the_kits(folder, tmp_path):
     assert next(x for x in output.splitlines() if x.startswith("dflash")).split()[-1] == "-"
 
 
+def test_a_document_that_is_no_result_is_told_in_one_line(folder, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    code, output = verified(folder, "--against", str(other))
+    assert code == 1
+    assert "other.json: expected a result of hostkit bench (schema ddtree-bench/1)" in output
+    assert "Traceback" not in output
+
+
 @pytest.mark.parametrize("freedom", [2, 4, 9, 40])
 def test_students_t_agrees_with_scipy(freedom):
     assert verify.t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
