@@ -18,7 +18,7 @@ class ServiceState:
 
     `files`: text by path of the files asked for. `links`: target by path of the links asked for.
     `running`: fingerprint in the environment of the process that supervises, None when it is down.
-    `enabled`: starts at boot (systemd), or supervisord is up. `status`: RUN/status.json.
+    `enabled`: starts at boot (systemd), or its supervisord is up. `status`: RUN/status.json.
     `bench_running`: a benchmark holds the machine.
     """
 
@@ -66,7 +66,8 @@ class Service(FactBase[ServiceState]):
             "</proc/$pid/environ | sed -n 's/^DDTREE_FINGERPRINT=//p'); fi; "
             f"if test -d /run/systemd/system; then "
             f'test "$(systemctl is-enabled {unit} 2>/dev/null)" = enabled && echo enabled; '
-            f"elif grep -qs supervisord {_cmdline(f'{p}/run/supervisord.pid')}; "
+            f"elif grep -qsF {p}/supervisor/{shlex.quote(service)}.conf "
+            f"{_cmdline(f'{p}/run/supervisord.pid')}; "
             "then echo enabled; fi; "
             f"grep -qs {p}/run/jobs/bench.pid {_cmdline(f'{p}/run/jobs/bench.pid')} && echo bench; "
             "true"
@@ -110,9 +111,18 @@ def _read(output: list[str]) -> ServiceState:
         links=links,
         running=values.get("running") or None,
         enabled="enabled" in values,
-        status=json.loads(status) if status else {},
+        status=_document(status),
         bench_running="bench" in values,
     )
+
+
+def _document(text: str) -> dict[str, Any]:
+    """A status file that something else broke says nothing; the process speaks for itself."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _name(target: str | None) -> str | None:

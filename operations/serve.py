@@ -18,6 +18,7 @@ from operations.layout import Layout
 from operations.run import Run
 
 POLL_S = 1.0
+ORPHAN_S = 150  # seconds for an orderly stop: more than any plan's stop_timeout_s
 REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
 
 
@@ -36,12 +37,15 @@ def converge(run: Run) -> Generator[Any, None, None]:
             job.wait, (layout.run, "bench", "benchmark of an earlier run", None), {}
         )
         state = ServiceState()
-    if state.running == layout.release and state.ready:
+    orphaned = state.running is not None and not run.systemd and not state.enabled
+    if state.running == layout.release and state.ready and not orphaned:
         return
-    if state.running != layout.release:
+    if state.running != layout.release or orphaned:
         verb = "restart" if state.running else "start"
-        show.note(f"Will {verb} {service} (fingerprint {layout.release}, now {state.running})")
-        yield StringCommand(control(layout, run.systemd, service, verb))
+        why = "its supervisord is gone" if orphaned else f"now {state.running}"
+        show.note(f"Will {verb} {service} (fingerprint {layout.release}, {why})")
+        # not `start`: a unit that is up without its status file would stay as it is
+        yield StringCommand(control(layout, run.systemd, service, "restart"))
     yield FunctionCommand(wait_ready, (layout, run.plan.start_timeout_s), {})
 
 
@@ -115,13 +119,23 @@ def control(layout: Layout, systemd: bool, service: str, verb: str) -> str:
     daemon = f"{layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
     ctl = f"{layout.current}/tools/bin/python -m supervisor.supervisorctl -c {conf}"
     pid = f"$(cat {layout.run}/supervisord.pid 2>/dev/null || echo none)"
-    alive = f"grep -qs supervisord /proc/{pid}/cmdline"
+    alive = f"grep -qsF {conf} /proc/{pid}/cmdline"
     if verb == "stop":
-        return f"if {alive}; then {ctl} stop {service}; fi"
+        return f"if {alive}; then {ctl} stop {service}; else {_stop_orphan(layout)}; fi"
     # a new configuration is read by `update`; a daemon that was just started runs the program
     return (
         f"{forget}if {alive}; then {ctl} update {service} >/dev/null; {ctl} restart {service}; "
-        f"else {daemon}; fi"
+        f"else {_stop_orphan(layout)}; {daemon}; fi"
+    )
+
+
+def _stop_orphan(layout: Layout) -> str:
+    """Stops a service whose supervisord was killed: it would hold the port of the next one."""
+    mine = f"grep -sxzF {layout.current}/launch.json"
+    return (
+        f"for f in $({mine} -l /proc/[0-9]*/cmdline); do p=${{f#/proc/}}; p=${{p%/cmdline}}; "
+        f"kill $p; n=0; while {mine} -q $f; do sleep 0.1; n=$((n+1)); "
+        f"test $n -lt {ORPHAN_S * 10} || kill -9 $p; done; done"
     )
 
 
