@@ -44,7 +44,8 @@ def install(run: Run) -> Generator[Any, None, None]:
         script = toolkit.build_script(packages, headers=python.startswith("/usr/bin/"))
         yield from job.commands(layout.run, "packages", script, "build packages")
     if run.wanted.stack == "copy":
-        yield FunctionCommand(stack_copy.copy, (run.wanted.stack_from, layout, machine), {})
+        words = (run.wanted.stack_from, layout, machine, plan.python)
+        yield FunctionCommand(stack_copy.copy, words, {})
         yield from job.commands(
             layout.run, "stack", "set -e; " + proof(layout, lock, plan.engine), "engine venv"
         )

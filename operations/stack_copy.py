@@ -17,13 +17,14 @@ from pyinfra.context import inventory
 
 from facts.machine import Machine, MachineFacts
 from operations.layout import STAMP, Layout
+from operations.tools_paths import python_of
 
 CHUNK = 1 << 20
 REPEAT_S = 5.0
 
 
-def refusal(source: MachineFacts, target: MachineFacts) -> str | None:
-    """Why a venv of `source` can't run on `target`; None where it can.
+def refusal(source: MachineFacts, target: MachineFacts, version: str) -> str | None:
+    """Why a venv of `source` with Python `version` can't run on `target`; None where it can.
 
     Compiled code is bound to the architecture and the C library, a venv to its interpreter.
     GPU code is not compared: the lock's wheels carry the code of every supported GPU, and what is
@@ -32,7 +33,7 @@ def refusal(source: MachineFacts, target: MachineFacts) -> str | None:
     pairs = {
         "architecture": (source.arch, target.arch),
         "glibc": (source.glibc, target.glibc),
-        "Python": (_python(source), _python(target)),
+        f"Python {version}": (_python(source, version), _python(target, version)),
     }
     for what, (there, here) in pairs.items():
         if there != here or there is None:
@@ -43,19 +44,22 @@ def refusal(source: MachineFacts, target: MachineFacts) -> str | None:
     return None
 
 
-def _python(machine: MachineFacts) -> str | None:
-    """Path and version of the host's Python 3.12, which a venv links to."""
-    return next((f"{p.path} {p.version}" for p in machine.pythons if p.version[:4] == "3.12"), None)
+def _python(machine: MachineFacts, version: str) -> str | None:
+    """Path and full version of the host's Python that a venv links to."""
+    path = python_of(machine, version)
+    return next((f"{p.path} {p.version}" for p in machine.pythons if p.path == path), None)
 
 
-def copy(state: Any, host: Any, name: str, layout: Layout, machine: MachineFacts) -> bool:
+def copy(
+    state: Any, host: Any, name: str, layout: Layout, machine: MachineFacts, python: str
+) -> bool:
     """Copies `layout.venv` from the inventory's host `name`; False (this host fails) if not."""
     other = inventory.get_host(name)
     if other is None:
         return _failed(host, f"stack 'copy': no host '{name}' in this inventory")
     if not other.connected:
         other.connect()
-    reason = refusal(other.get_fact(Machine), machine)
+    reason = refusal(other.get_fact(Machine), machine, python)
     if reason is not None:
         return _failed(host, reason)
     question = StringCommand(f"test -e {layout.venv}/{STAMP} && du -sk {layout.venv} | cut -f1")

@@ -46,7 +46,7 @@ def test_the_script_names_the_remedy_where_apt_knows_no_cuda():
 
 
 def test_a_venv_may_move_between_hosts_of_one_kind():
-    assert refusal(machine("b300"), machine("b300")) is None
+    assert refusal(machine("b300"), machine("b300"), "3.12") is None
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_a_venv_may_move_between_hosts_of_one_kind():
     [
         ({"arch": "aarch64"}, "architecture"),
         ({"glibc": "2.31"}, "glibc"),
-        ({"pythons": ()}, "Python"),
+        ({"pythons": ()}, "Python 3.12"),
     ],
 )
 def test_a_venv_for_another_host_is_refused_with_what_differs(change, word):
-    reason = refusal(machine("b300"), machine("b300", **change))
+    reason = refusal(machine("b300"), machine("b300", **change), "3.12")
     assert reason is not None
     assert f"expected the same {word} on both hosts" in reason
 
