@@ -50,7 +50,7 @@ def venv_script(uv: str, venv: str, python: str, lock: str, source: StackSource)
     flags = " ".join(map(shlex.quote, source.flags))
     return (
         f"set -e; export {variables}; "
-        f"{uv} venv --clear --python {shlex.quote(python)} {venv}; "
+        f"{uv} venv --quiet --clear --python {shlex.quote(python)} {venv}; "
         f"{uv} pip sync --python {venv}/bin/python --require-hashes {flags} {lock}; "
         f"{uv} pip check --python {venv}/bin/python; "
         f"sha256sum {lock} >{venv}/{STAMP}.new; mv {venv}/{STAMP}.new {venv}/{STAMP}"
