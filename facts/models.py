@@ -39,7 +39,7 @@ class ModelState:
 
     @property
     def settled(self) -> bool:
-        """Stamped by a verification, and the folder still there."""
+        """Stamped by a verification, and as many bytes still there."""
         return self.present and self.stamped is not None
 
 
@@ -81,6 +81,10 @@ def probe(key: str, directory: str, stamp: str | None, status: str | None) -> st
     lines = [f"printf 'model\\t%s\\n' {shlex.quote(key)}", _flag("present", "-e", directory)]
     if stamp is not None:
         lines.append(_document("stamp", stamp))
+        lines.append(
+            f"printf 'size\\t%s\\n' \"$(find -L {shlex.quote(directory)} -type f -printf '%s\\n' "
+            '2>/dev/null | awk \'{n += $1} END {printf "%.0f", n}\')"'
+        )
     if status is not None:
         quoted = shlex.quote(status)
         lines.append(_document("status", status))
@@ -159,7 +163,7 @@ def _document(name: str, path: str) -> str:
 def _model(found: dict[str, str]) -> ModelState:
     stamp = _json(found.get("stamp"))
     status = _json(found.get("status"))
-    revision = stamp.get("revision") if stamp else None
+    revision = stamp.get("revision") if stamp and not _shrunk(stamp, found.get("size")) else None
     return ModelState(
         key=found["key"],
         present="present" in found,
@@ -167,6 +171,12 @@ def _model(found: dict[str, str]) -> ModelState:
         job=_job(status) if status else None,
         running="running" in found,
     )
+
+
+def _shrunk(stamp: dict[str, Any], size: str | None) -> bool:
+    """Files were removed or cut short since they were verified; more than there was is no harm."""
+    total = _number(stamp.get("bytes"), int)
+    return total is not None and size is not None and size.isdigit() and int(size) < total
 
 
 def _job(status: dict[str, Any]) -> Job:

@@ -16,7 +16,8 @@ from pyinfra.api.facts import FactBase
 class ServiceState:
     """`current`, `previous`: names of the releases that the links point to.
 
-    `files`: text by path of the files asked for. `links`: target by path of the links asked for.
+    `files`: text by path of the files asked for. `links`: target by path of the links asked for;
+    one that leads nowhere is left out.
     `running`: fingerprint in the environment of the process that supervises, None when it is down.
     `enabled`: starts at boot (systemd), or its supervisord is up. `status`: RUN/status.json.
     `bench_running`: a benchmark holds the machine.
@@ -58,7 +59,8 @@ class Service(FactBase[ServiceState]):
         return (
             f"echo current $(readlink {p}/current); echo previous $(readlink {p}/previous); "
             f'for f in {shown}; do test -f "$f" && echo file "$f" $(base64 -w0 <"$f"); done; '
-            f'for f in {linked}; do test -L "$f" && echo link "$f" $(readlink "$f"); done; '
+            f'for f in {linked}; do test -L "$f" && test -e "$f" && '
+            'echo link "$f" $(readlink "$f"); done; '
             f"echo status $(base64 -w0 {p}/run/status.json 2>/dev/null); "
             f"pid=$(sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' {p}/run/status.json 2>/dev/null "
             "| head -n 1); "

@@ -26,6 +26,8 @@ class InstalledState:
 class Installed(FactBase[InstalledState]):
     """Reads the stamps of folders. An absent folder is absent, never an error.
 
+    A venv whose interpreter is gone (an update of the system's Python) is not complete.
+
     .. code:: python
 
         host.get_fact(Installed, prefix="/opt/ddtree", folders=["/opt/ddtree/sources/0a1b2c3d4e5f"])
@@ -33,7 +35,8 @@ class Installed(FactBase[InstalledState]):
 
     def command(self, prefix: str, folders: list[str], uv_folder: str = "") -> str:
         lines = [
-            f"if test -e {s}; then echo {q} $(wc -l <{s}); cat {s}; fi"
+            f"if test -e {s} && {{ ! test -d {q}/bin && ! test -e {q}/pyvenv.cfg || "
+            f"test -x {q}/bin/python; }}; then echo {q} $(wc -l <{s}); cat {s}; fi"
             for q, s in ((shlex.quote(f), shlex.quote(f"{f}/.complete")) for f in folders)
         ]
         prefix = shlex.quote(prefix)

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(job: Job, job_path: Path) -> int:
-    if job.stamped() and not job.full:
+    if job.stamped() and not job.full and not job.shrunk():
         print(f"{job.source}: verified already", flush=True)
         return 0
     signal.signal(signal.SIGTERM, _stop)
@@ -93,7 +93,7 @@ def _check(jobs: Iterable[Job]) -> int:
     """Everything that can be refused before a byte is written; then the lists of files are kept."""
     needs = []
     for job in jobs:
-        if job.kind == "hub" and not job.stamped():
+        if job.kind == "hub" and (not job.stamped() or job.shrunk()):
             try:
                 needs.append(need_of(job, list_files(job, job.token())))
             except HostkitError as error:
@@ -106,7 +106,7 @@ def _check(jobs: Iterable[Job]) -> int:
 
 
 def _fetch(job: Job, job_path: Path, status: Status, lock: Lock) -> tuple[int, int]:
-    if job.full and job.stamped():
+    if job.stamped():
         whole = _rehash(job, status)
         if whole is not None:
             return whole

@@ -92,6 +92,15 @@ class Job:
             return False
         return self.directory.is_dir() and found.get("revision") == self.revision
 
+    def shrunk(self) -> bool:
+        """Files were removed or cut short since the stamp was written."""
+        try:
+            total = int(json.loads(self.stamp.read_text())["bytes"])
+            files = [path for path in self.directory.rglob("*") if path.is_file()]
+            return sum(path.stat().st_size for path in files) < total
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def write_stamp(self, files: int, size: int) -> None:
         """The last act of a download: from here on the model is trusted."""
         write_json(

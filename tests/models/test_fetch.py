@@ -258,6 +258,16 @@ def test_a_changed_file_is_found_by_a_full_verification_and_fetched_alone(hub, f
     assert set(hub.sent) == {SHARD}
 
 
+def test_a_file_cut_short_after_its_verification_is_fetched_again_alone(hub, fetch):
+    assert fetch.run() == 0
+    hub.sent.clear()
+    with (fetch.directory / SHARD).open("r+b") as file:
+        file.truncate(1234)
+    assert fetch.run() == 0
+    assert same(hub, fetch)
+    assert set(hub.sent) == {SHARD}
+
+
 def test_a_full_verification_of_a_whole_model_asks_the_hub_for_nothing(hub, fetch):
     assert fetch.run() == 0
     hub.requests.clear()

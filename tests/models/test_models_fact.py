@@ -93,3 +93,23 @@ def test_revisions_have_their_size_on_disk(tmp_path):
 
 def test_unreadable_output_is_absence_and_never_an_error():
     assert parse(["", "noise", "stamp\t{", "free\t?", "model\tm", "status\t[]"]).of("m").job is None
+
+
+def test_a_stamped_model_that_lost_bytes_is_not_settled(tmp_path):
+    folder, stamp = tmp_path / "m" / "1", tmp_path / "m" / "1.stamp.json"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/a").write_bytes(b"12345")
+    (folder / "b").write_bytes(b"123")
+    stamp.write_text(json.dumps({"revision": "1", "files": 2, "bytes": 8}))
+    assert ask(tmp_path, ("m", folder, stamp, None)).of("m").settled
+    (folder / "deep/a").write_bytes(b"1234")
+    assert not ask(tmp_path, ("m", folder, stamp, None)).of("m").settled
+
+
+def test_files_that_came_to_a_model_later_do_no_harm(tmp_path):
+    folder, stamp = tmp_path / "m" / "1", tmp_path / "m" / "1.stamp.json"
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(b"12345678")
+    (folder / "cache").write_bytes(b"1")
+    stamp.write_text(json.dumps({"revision": "1", "files": 1, "bytes": 8}))
+    assert ask(tmp_path, ("m", folder, stamp, None)).of("m").settled
