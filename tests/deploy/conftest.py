@@ -64,6 +64,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture
+def bare_port() -> int:
+    """A port that nobody holds, the session's own service included."""
+    return free_port()
+
+
 @pytest.fixture(scope="session")
 def deploy(tmp_path_factory):
     """A deploy whose service is stopped, and whose results are removed, at the end."""

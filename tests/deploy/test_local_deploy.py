@@ -132,8 +132,10 @@ def test_a_port_of_somebody_else_stops_the_run_before_anything_changes(deploy, t
         ([], {"target": "path:/no/such/model"}, "/no/such/model"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_1(deploy, tmp_path, words, wanted, message):
-    done = deploy.run("-y", *words, **{"prefix": str(tmp_path / "new"), **wanted})
+def test_bad_input_is_one_line_and_exit_code_1(deploy, bare_port, tmp_path, words, wanted, message):
+    done = deploy.run(
+        "-y", *words, **{"prefix": str(tmp_path / "new"), "port": bare_port, **wanted}
+    )
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
