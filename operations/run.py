@@ -116,6 +116,7 @@ def begin() -> Run | None:
         machine = host.get_fact(Machine)
         plan = choose(machine, wanted)
         bench_config.check(plan, wanted, mode)
+        switches.check_probe(data["probe"], plan.engine)
     except (phases.PhaseError, WantedError, ModelSourceError, PlanError) as error:
         stop(str(error))
         return None

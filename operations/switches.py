@@ -69,6 +69,15 @@ def load_of(switches: Mapping[str, Any]) -> Load:
     return Load(int(numbers["concurrency"] or 1), numbers["max_ttft"], numbers["max_tpot"])
 
 
+def check_probe(probe: str | None, engine: str) -> None:
+    """Refuses a probe where there is no GPU to measure. Raises WantedError."""
+    if probe and engine == "reference":
+        raise WantedError(
+            "--data probe: expected a host with GPUs for SGLang, found the reference engine; "
+            "leave probe out, or --limit the run to GPU hosts"
+        )
+
+
 def _release(found: Mapping[str, Any]) -> str | None:
     """pyinfra reads a fingerprint of digits alone as a number, and "1e2..." as a broken one."""
     value = found.get("rollback")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from operations.switches import SWITCHES, checked, load_of, refuse_unknown
+from operations.switches import SWITCHES, check_probe, checked, load_of, refuse_unknown
 from operations.wanted import WantedError
 
 NO_LOAD = dict.fromkeys(("concurrency", "max_ttft", "max_tpot"))
@@ -63,3 +63,10 @@ def test_the_load_is_read():
 def test_a_value_that_a_switch_does_not_know_is_refused(key, value):
     with pytest.raises(WantedError, match=f"--data {key}: expected "):
         checked({key: value})
+
+
+def test_a_probe_of_a_host_without_gpus_is_refused():
+    check_probe("run", "sglang")
+    check_probe(None, "reference")
+    with pytest.raises(WantedError, match="--data probe: expected a host with GPUs"):
+        check_probe("run", "reference")
