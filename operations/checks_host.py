@@ -67,6 +67,11 @@ def python(c: Context) -> Answer:
 @CHECKS.add("host.rights", "we may do what the plan needs")
 def rights(c: Context) -> Answer:
     m = c.machine
+    if any(place.path == c.plan.prefix and not place.writable for place in m.places):
+        return failed(
+            f"{m.user} may not write {c.plan.prefix}",
+            "give the folder to this user, or set wanted.prefix to one that it may write",
+        )
     if m.uid == 0:
         return passed("root")
     if c.plan.service_manager == "systemd":

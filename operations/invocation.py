@@ -5,6 +5,7 @@ config.py, which pyinfra reads before the inventory, calls `check`.
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from collections.abc import Sequence, Set
@@ -24,15 +25,21 @@ def check(
     folder: Path,
     valued: Set[str],
     version: Sequence[int] = sys.version_info[:3],
+    answers: bool = True,
 ) -> None:
     """`argv` as pyinfra's own command line, without the program's name. Raises InvocationError.
 
-    `valued`: the flags of pyinfra that are followed by a value.
+    `valued`: the flags of pyinfra that are followed by a value. `answers`: somebody can answer
+    pyinfra's question before it changes anything; it ends in a traceback where nobody can.
     """
     if tuple(version[:2]) < OLDEST_PYTHON:
         found = ".".join(str(part) for part in version[:2])
         raise InvocationError(
             f"expected Python 3.11 or newer, found {found}; run `make` with PYTHON=python3.12"
+        )
+    if not answers and _asks(argv):
+        raise InvocationError(
+            "expected a terminal to ask 'continue?', found none; add -y to do it, or --dry to look"
         )
     inventory = _inventory(argv, valued)
     if inventory is None or not _looks_like_a_path(inventory):
@@ -53,6 +60,16 @@ def check(
                     f"--limit {pattern}: expected a host or group of {inventory}, found none that "
                     f"matches; it has {', '.join(sorted(names))}"
                 )
+
+
+def _asks(argv: Sequence[str]) -> bool:
+    """A deploy that is neither dry nor agreed to; other commands of pyinfra change nothing."""
+    deploys = any(word.endswith("deploy.py") for word in argv)
+    quiet = ("--yes", "--dry", "--debug-operations", "--help", "--support", "--version")
+    if "only=preflight" in argv or "--data=only=preflight" in argv:
+        return False  # nothing is left to agree to
+    short = any(re.fullmatch(r"-[a-z]*y[a-z]*", word) for word in argv)
+    return deploys and not short and not any(word in quiet for word in argv)
 
 
 def _inventory(argv: Sequence[str], valued: Set[str]) -> str | None:

@@ -115,7 +115,8 @@ def wait(
             continue
         if job.exit_code == 0:
             return True
-        reason = f"exit code {job.exit_code}" if job.exit_code is not None else "killed"
+        lost = "killed, or the disk is full"  # either way it left no exit code
+        reason = lost if job.lost else f"exit code {job.exit_code}"
         return _failed(
             host, f"{what}: {reason}; {line or 'no output'}; log: {run_dir}/jobs/{name}.log"
         )

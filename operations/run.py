@@ -113,7 +113,7 @@ def begin() -> Run | None:
         bench_config.settings_of(wanted, mode)
         load = switches.load_of(data)
         sources = stack_source(wanted), stack_source(_tools(wanted))
-        machine = host.get_fact(Machine)
+        machine = host.get_fact(Machine, places=wanted.prefix or "")
         plan = choose(machine, wanted)
         bench_config.check(plan, wanted, mode)
         switches.check_probe(data["probe"], plan.engine)

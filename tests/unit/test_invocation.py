@@ -43,3 +43,19 @@ def test_a_limit_that_matches_no_host_is_refused_with_the_hosts(project):
 def test_an_old_python_is_refused(project):
     with pytest.raises(InvocationError, match=r"expected Python 3\.11 or newer, found 3\.10"):
         check(["@local", "deploy.py"], project, VALUED, (3, 10, 4))
+
+
+@pytest.mark.parametrize("flags", ["", "-v", "--data set=y"])
+def test_a_question_that_nobody_can_answer_is_refused(project, flags):
+    line = f"inventories/b300.py deploy.py {flags}".split()
+    with pytest.raises(InvocationError, match="add -y to do it, or --dry to look"):
+        check(line, project, VALUED, answers=False)
+
+
+@pytest.mark.parametrize("flags", ["-y", "-vy", "--dry --diff", "--data only=preflight"])
+def test_without_a_terminal_an_agreed_or_a_dry_run_passes(project, flags):
+    check(f"inventories/b300.py deploy.py {flags}".split(), project, VALUED, answers=False)
+
+
+def test_without_a_terminal_other_commands_of_pyinfra_pass(project):
+    check(["inventories/b300.py", "fact", "server.Kernel"], project, VALUED, answers=False)

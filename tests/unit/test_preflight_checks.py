@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
+from facts.machine import Place
 from operations.checks_all import checks, failures, problems, summary, table
 from operations.checks_base import Finding, Status
 from operations.checks_group import code_for
@@ -109,3 +111,13 @@ def test_the_table_shows_evidence_and_remedy_as_they_stand():
     text = console.export_text()
     assert "[red]bad[/red]" in text
     assert "mend" in text
+
+
+def test_a_prefix_that_the_user_may_not_write_is_refused():
+    def change(machine):
+        place = Place("/opt/locked", "/opt/locked", "/", exists=True, writable=False)
+        return replace(machine, places=(*machine.places, place))
+
+    finding = findings_of("cpu", change, {"prefix": "/opt/locked"})["host.rights"]
+    assert finding.status is Status.FAIL
+    assert "may not write /opt/locked" in finding.evidence
