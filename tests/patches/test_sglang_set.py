@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from operations import patch_set
+from tests.uv_program import uv_program
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -26,8 +27,7 @@ apply = patch_set.applier("apply")
 def install(venv: Path) -> Path:
     """SGLang without its dependencies into a venv's place; skips where there is no index."""
     site = venv / "lib/python3.12/site-packages"
-    uv = shutil.which("uv") or str(BIN / "uv")
-    words = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
+    words = [uv_program(), "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
     words += ["--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_39"]
     run = subprocess.run(
         [*words, "sglang==0.5.16"], capture_output=True, text=True, timeout=250, check=False
