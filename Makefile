@@ -6,6 +6,9 @@
 PYTHON ?= python3
 UV := .tools/uv
 SGLANG ?= $(CURDIR)/.sglang
+# SGLang's lock is for Python 3.12: one of this machine, else one that uv fetches
+PYTHON312 ?= $(shell for p in python3.12 /usr/bin/python3.12 $$HOME/.pyenv/versions/3.12.*/bin/python3; do \
+  $$p -c 'import sys; assert sys.version_info[:2] == (3, 12); print(sys.executable)' 2>/dev/null && exit; done; echo 3.12)
 export UV_SYSTEM_CERTS ?= 1
 export UV_PYTHON_PREFERENCE ?= system
 export UV_COMPILE_BYTECODE ?= 1
@@ -62,7 +65,7 @@ clean: ## removes the venvs and caches of this checkout
 	@touch $@
 
 $(SGLANG)/.complete: .tools/uv files/stack/sglang-0.5.16-cu130.lock
-	$(UV) venv --clear --python 3.12 $(SGLANG)
+	$(UV) venv --clear --python $(PYTHON312) $(SGLANG)
 	$(UV) pip sync --python $(SGLANG)/bin/python --require-hashes files/stack/sglang-0.5.16-cu130.lock
 	$(UV) pip install --python $(SGLANG)/bin/python pytest pytest-timeout hypothesis
 	@touch $@
