@@ -111,13 +111,13 @@ def wait(
         if not done or job.running:
             time.sleep(POLL_S if done else 2 * POLL_S)
             if not done and now - began > 600:
-                return _failed(host, f"{what}: the host has not answered for 10 minutes")
+                return failed(host, f"{what}: the host has not answered for 10 minutes")
             continue
         if job.exit_code == 0:
             return True
         lost = "killed, or the disk is full"  # either way it left no exit code
         reason = lost if job.lost else f"exit code {job.exit_code}"
-        return _failed(
+        return failed(
             host, f"{what}: {reason}; {line or 'no output'}; log: {run_dir}/jobs/{name}.log"
         )
 
@@ -132,7 +132,8 @@ def words(line: str) -> str:
     return re.sub(r"[0-9.]+", "", line)
 
 
-def _failed(host: Any, message: str) -> bool:
+def failed(host: Any, message: str) -> bool:
+    """Says why on one line; the False of a FunctionCommand fails this host alone."""
     from pyinfra import logger
 
     host.log_styled(message, fg="red", log_func=logger.error)

@@ -158,14 +158,14 @@ def wait_ready(
             host.log(f"serving on port {status.get('port')}: {status.get('message', 'ready')}")
             return True
         if mine and status.get("state") == "failed":
-            return _failed(host, failure(status))
+            return job.failed(host, failure(status))
         line = str(status.get("message", "")) if mine else "starting"
         now = time.monotonic()
         if line and (job.words(line) != shown or now - shown_at > REPEAT_S):
             host.log(f"service: {job.shorten(line)}  [{now - began:.0f} s]")
             shown, shown_at = job.words(line), now
         time.sleep(POLL_S)
-    return _failed(
+    return job.failed(
         host,
         f"service: not ready within {timeout_s} s (last: {line}); log: {layout.run}/engine.log",
     )
@@ -185,8 +185,3 @@ def _status(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _failed(host: Any, message: str) -> bool:
-    host.log_styled(message, fg="red", log_func=logger.error)
-    return False

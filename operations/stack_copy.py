@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-from pyinfra import logger
 from pyinfra.api.command import StringCommand
 from pyinfra.context import inventory
 
 from facts.machine import Machine, MachineFacts
+from operations import job
 from operations.layout import STAMP, Layout
 from operations.tools_paths import python_of
 
@@ -56,22 +56,24 @@ def copy(
     """Copies `layout.venv` from the inventory's host `name`; False (this host fails) if not."""
     other = inventory.get_host(name)
     if other is None:
-        return _failed(host, f"stack 'copy': no host '{name}' in this inventory")
+        return job.failed(host, f"stack 'copy': no host '{name}' in this inventory")
     if not other.connected:
         other.connect()
     reason = refusal(other.get_fact(Machine), machine, python)
     if reason is not None:
-        return _failed(host, reason)
+        return job.failed(host, reason)
     question = StringCommand(f"test -e {layout.venv}/{STAMP} && du -sk {layout.venv} | cut -f1")
     there, output = other.run_shell_command(question, print_output=False, print_input=False)
     if not there:
-        return _failed(host, f"stack 'copy': {name} has no finished {layout.venv}; deploy it first")
+        return job.failed(
+            host, f"stack 'copy': {name} has no finished {layout.venv}; deploy it first"
+        )
     total = int(output.stdout.split()[0]) * 1024
     folder, base = layout.venv.rpartition("/")[::2]
     read = f"tar -C {folder} --exclude {base}/{STAMP} -cf - {base}"
     write = f"mkdir -p {folder} && rm -rf {layout.venv} && tar -C {folder} -xf -"
     done = pump(_reader(other, read), _writer(host, write), total, host.log)
-    return done or _failed(host, f"stack 'copy': the stream from {name} broke off")
+    return done or job.failed(host, f"stack 'copy': the stream from {name} broke off")
 
 
 def pump(
@@ -126,8 +128,3 @@ def _writer(host: Any, command: str) -> Callable[[bytes | None], bool]:
         return process.wait() == 0
 
     return to_pipe
-
-
-def _failed(host: Any, message: str) -> bool:
-    host.log_styled(message, fg="red", log_func=logger.error)
-    return False
