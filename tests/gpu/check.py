@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from engines import Engine, accept_length, prompt_ids
+from engines import Engine, accept_length, hold, prompt_ids
 
 NEAR_TIE = 0.25  # two bf16 steps of a logit of 16..32
 TOKENS = 128
@@ -105,6 +105,8 @@ def main() -> None:
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--page-size", default="1")
+    parser.add_argument("--hold", type=Path, help="check only once this file is there")
     args = parser.parse_args()
     graphs = (
         "--cuda-graph-bs-decode",
@@ -116,6 +118,8 @@ def main() -> None:
         "12",
         "--dtype",
         args.dtype,
+        "--page-size",
+        args.page_size,
     )
     pool = ("--max-total-tokens", "40000")
     one = {"target": args.target, "drafter": args.drafter, "logs": args.out}
@@ -128,8 +132,9 @@ def main() -> None:
     engines = [engine.start() for engine in (tree, ar, chain)]
     try:
         for engine in engines:
-            engine.wait(200)
+            engine.wait(240)
         print("servers are up", flush=True)
+        hold(args.hold)
         run(ar, chain, tree, args)
     finally:
         for engine in engines:
@@ -167,6 +172,13 @@ def run(ar: Engine, chain: Engine, tree: Engine, args) -> None:
     agreement(
         "second turn", ar, turns, ar.generate_all(turns, 48, 1), tree.generate_all(turns, 48, 1)
     )
+    # a prefix of many blocks; chat turns that repeat are the longest text that these prompts give
+    long_ids = [(p + e["output_ids"]) * 40 for p, e in zip(prompts, expected, strict=True)]
+    long_ids = [ids[:3000] for ids in long_ids[:4]]
+    agreement(
+        "3000 tokens before", ar, long_ids, ar.generate_all(long_ids, 48, 1),
+        tree.generate_all(long_ids, 48, 1),
+    )  # fmt: skip
     tree.set_budget(16)
     for name, how in (
         ("top_k 4", {"top_k": 4}),

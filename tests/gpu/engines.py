@@ -129,6 +129,13 @@ def accept_length(answers: list[dict]) -> float:
     return emitted / sum(a["meta_info"]["spec_verify_ct"] for a in answers)
 
 
+def hold(path: Path | None, seconds: float = 240) -> None:
+    """Wait for a file, so that several scripts start servers at once and measure in turn."""
+    end = time.monotonic() + seconds
+    while path is not None and not path.exists() and time.monotonic() < end:
+        time.sleep(0.2)
+
+
 PROMPTS = (
     "What is the capital of France and what is it known for?",
     "Write a short story about a robot who learns to paint.",

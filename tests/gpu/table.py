@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import check
-from engines import Engine, accept_length, prompt_ids
+from engines import Engine, accept_length, hold, prompt_ids
 
 
 def measure(engine: Engine, prompts, tokens: int, concurrency: int) -> dict:
@@ -51,7 +51,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--arms", default="ar,dflash,ddtree")
     parser.add_argument("--hold", type=Path, help="measure only once this file is there")
-    parser.add_argument("--profile", action="store_true", help="also write step time lines")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     graphs = (
@@ -80,16 +79,12 @@ def main() -> None:
             engine.wait(240)
         print("servers are up", flush=True)
         gate(engines, args)
-        end = time.monotonic() + 90
-        while args.hold and not args.hold.exists() and time.monotonic() < end:
-            time.sleep(0.2)
+        hold(args.hold)
         rows = run(engines, args)
         (args.out / "table.json").write_text(json.dumps(rows))
         show(rows)
         if "auto" in args.budgets:
             print("ddtree", engines["ddtree"].state())
-        if args.profile:
-            profile(engines, args)
     finally:
         for engine in engines.values():
             engine.stop()
@@ -136,25 +131,6 @@ def run(engines: dict[str, Engine], args) -> list[dict]:
                         {"arm": arm, "round": round_number, "concurrency": concurrency, **found}
                     )
     return rows
-
-
-def profile(engines: dict[str, Engine], args) -> None:
-    """Twenty steps of each speculative server at concurrency 1, as a torch trace."""
-    prompts = prompt_ids(args.target)
-    for arm, engine in engines.items():
-        if arm == "ar":
-            continue
-        if arm == "ddtree":
-            engine.set_budget(31)
-        folder = args.out / f"trace-{arm}"
-        engine.ask(
-            {"output_dir": str(folder), "num_steps": 24, "activities": ["CPU", "GPU"]},
-            "/start_profile",
-        )
-        engine.generate(prompts[0], 192, ignore_eos=True)
-        end = time.monotonic() + 25
-        while time.monotonic() < end and not list(folder.glob("*.gz")):
-            time.sleep(0.5)
 
 
 def show(rows: list[dict]) -> None:

@@ -1,7 +1,8 @@
 """Where a decode step's GPU time goes, from a torch trace of a server: timeline.py TRACE.json.gz
 
-Prints, for each kernel, launches and microseconds a step, DDTREE's own kernels marked, and how
-much of the wall time the GPU was busy. A step is counted by its KV-prepare kernel.
+Prints, for each kernel, launches and microseconds a step, DDTREE's own kernels marked, how much of
+the wall time the GPU was busy, and between which kernels it waited. A step is counted by its
+KV-prepare kernel.
 """
 
 from __future__ import annotations
@@ -49,6 +50,25 @@ def main(path: Path) -> None:
     for name, (time, count) in sorted(total.items(), key=lambda x: -x[1][0])[:40]:
         mark = "*" if any(o in name for o in OURS) else " "
         print(f"{mark} {time / steps:9.1f} us {count / steps:7.1f} x  {name}")
+    print("waits of 5 us or more, by the kernels around them")
+    for (before, after), (time, count) in sorted(waits(inside).items(), key=lambda x: -x[1][0])[
+        :15
+    ]:
+        print(f"  {time / steps:9.1f} us {count / steps:7.1f} x  {before} -> {after}")
+
+
+def waits(events: list[dict]) -> dict[tuple[str, str], tuple[float, int]]:
+    """Microseconds and number of the GPU's pauses between two kernels, by their names."""
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    end, before = events[0]["ts"], ""
+    for event in events:
+        pause = event["ts"] - end
+        if before and pause >= 5:
+            time, count = found.get((before, event["name"][:50]), (0.0, 0))
+            found[before, event["name"][:50]] = (time + pause, count + 1)
+        if event["ts"] + event["dur"] > end:
+            end, before = event["ts"] + event["dur"], event["name"][:50]
+    return found
 
 
 if __name__ == "__main__":
