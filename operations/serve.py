@@ -13,6 +13,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from facts.service import Service, ServiceState
+from files.hostkit.launch import Launch
 from operations import job, preflight, show
 from operations.layout import Layout
 from operations.run import Run
@@ -24,10 +25,11 @@ REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so 
 
 @operation()
 def converge(run: Run) -> Generator[Any, None, None]:
-    """The running process carries the release's fingerprint and says that it is ready.
+    """The running process carries the release's fingerprint and flags, and says that it is ready.
 
-    Another fingerprint: restart. Down: start. The same and ready: nothing. This holds after an
-    interrupted run too, since it compares with the process itself, not with what a run remembers.
+    Another fingerprint, or flags of a launch.json that somebody edited: restart. Down: start. The
+    same and ready: nothing. This holds after an interrupted run too, since it compares with the
+    process itself, not with what a run remembers.
     """
     layout, service = run.layout, run.wanted.service
     state = _state(run)
@@ -37,16 +39,27 @@ def converge(run: Run) -> Generator[Any, None, None]:
             job.wait, (layout.run, "bench", "benchmark of an earlier run", None), {}
         )
         state = ServiceState()
-    orphaned = state.running is not None and not run.systemd and not state.enabled
-    if state.running == layout.release and state.ready and not orphaned:
+    why = _stray(run, state)
+    if why is None and state.ready:
         return
-    if state.running != layout.release or orphaned:
+    if why is not None:
         verb = "restart" if state.running else "start"
-        why = "its supervisord is gone" if orphaned else f"now {state.running}"
         show.note(f"Will {verb} {service} (fingerprint {layout.release}, {why})")
         # not `start`: a unit that is up without its status file would stay as it is
         yield StringCommand(control(layout, run.systemd, service, "restart"))
     yield FunctionCommand(wait_ready, (layout, run.plan.start_timeout_s), {})
+
+
+def _stray(run: Run, state: ServiceState) -> str | None:
+    """Why the running process is not this release's; None where it is."""
+    if state.running is not None and not run.systemd and not state.enabled:
+        return "its supervisord is gone"
+    if state.running != run.layout.release:
+        return f"now {state.running}"
+    launch = Launch.from_json(json.loads(run.release.files["launch.json"]))
+    if state.status.get("flags") != launch.flags:
+        return "running with other flags than launch.json"
+    return None
 
 
 @operation()

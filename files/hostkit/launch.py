@@ -1,5 +1,6 @@
 """The launch file: everything that starting one engine takes, written by the plan."""
 
+import hashlib
 import json
 import types
 from collections.abc import Mapping
@@ -44,6 +45,12 @@ class Launch:
         """Where this host reaches the engine, also when it listens on every address."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{host}:{self.port}"
+
+    @property
+    def flags(self) -> str:
+        """Names what the engine runs with: command line, environment, budget; 12 hex digits."""
+        parts = json.dumps([self.argv, self.env, self.budget], sort_keys=True)
+        return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
     @property
     def log(self) -> Path:

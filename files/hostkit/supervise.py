@@ -36,10 +36,14 @@ log = logging.getLogger("hostkit")
 
 @dataclass(frozen=True)
 class Status:
-    """What status.json holds; `since` is the epoch second of the state's beginning."""
+    """What status.json holds; `since` is the epoch second of the state's beginning.
+
+    `flags` names the command line that this process has read, whatever launch.json says by now.
+    """
 
     state: str
     fingerprint: str
+    flags: str
     arm: str
     pid: int
     port: int
@@ -50,6 +54,12 @@ class Status:
     message: str = ""
     cause: Cause | None = None
 
+    @classmethod
+    def of(cls, launch: Launch, state: str, **more: Any) -> "Status":
+        """This process's status for a launch."""
+        names = (launch.fingerprint, launch.flags, launch.arm, os.getpid(), launch.port)
+        return cls(state, *names, **more)
+
 
 class Supervisor:
     """Runs one launch until it is told to stop or its restarts are used up."""
@@ -57,7 +67,7 @@ class Supervisor:
     def __init__(self, launch: Launch):
         self.launch = launch
         self.metrics = SupervisorMetrics(launch)
-        self.status = Status("starting", launch.fingerprint, launch.arm, os.getpid(), launch.port)
+        self.status = Status.of(launch, "starting")
         self.engine = Engine(launch)
         self.stopping = asyncio.Event()
         self._written = ""
@@ -236,14 +246,6 @@ def _write_refusal(launch: Launch, message: str) -> None:
             return
     kind = "port-in-use" if message.startswith("port ") else "launch"
     title, _, remedy = message.partition("; ")
-    status = Status(
-        "failed",
-        launch.fingerprint,
-        launch.arm,
-        os.getpid(),
-        launch.port,
-        message=message,
-        cause=Cause(kind, title, "", remedy),
-    )
+    status = Status.of(launch, "failed", message=message, cause=Cause(kind, title, "", remedy))
     with contextlib.suppress(OSError):
         files.write_json(path, asdict(status))

@@ -57,6 +57,10 @@ class Deploy:
         assert done.returncode == 0, done.stderr
         return {op["name"]: op["hosts_with_change"] for op in json.loads(done.stdout)["plan"]}
 
+    def status(self) -> dict:
+        """What the service says of itself."""
+        return json.loads((self.prefix / "run/status.json").read_text())
+
 
 def free_port() -> int:
     with socket.socket() as probe:

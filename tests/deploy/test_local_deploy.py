@@ -1,7 +1,10 @@
 """The main job on this machine, end to end: nothing, a deploy, a settled host, a change, back."""
 
 import json
+import os
+import signal
 import socket
+import time
 import urllib.request
 from pathlib import Path
 
@@ -98,8 +101,28 @@ def test_a_roll_back_serves_the_release_before(deploy, deployed):
     assert (deploy.prefix / "current").readlink() != first
     assert deploy.run("-y", "--data", "rollback=previous").returncode == 0
     assert (deploy.prefix / "current").readlink() == first
-    status = json.loads((deploy.prefix / "run/status.json").read_text())
+    status = deploy.status()
     assert (status["state"], status["arm"]) == ("ready", "ddtree-16")
+
+
+def test_an_engine_that_was_started_with_edited_flags_is_restarted(deploy, deployed):
+    launch = deploy.prefix / "current/launch.json"
+    rendered = launch.read_text()
+    edited = json.loads(rendered)
+    edited["argv"].append("--speculative-ddtree-spine-first")
+    launch.write_text(json.dumps(edited))
+    first = deploy.status()["pid"]
+    os.kill(first, signal.SIGKILL)  # supervisord starts it again, from the edited file
+    while not ((now := deploy.status())["pid"] != first and now["state"] == "ready"):
+        time.sleep(0.5)
+    done = deploy.run("--dry", "--diff")
+    assert "--speculative-ddtree-spine-first" in done.stderr
+    assert "running with other flags than launch.json" in done.stderr
+    assert deploy.run("-y").returncode == 0
+    engine = Path(f"/proc/{deploy.status()['engine_pid']}/cmdline").read_text()
+    assert "--speculative-ddtree-spine-first" not in engine
+    assert launch.read_text() == rendered
+    assert all(hosts == [] for hosts in deploy.plan().values())
 
 
 def test_another_folder_works_too(deploy, deployed, tmp_path):

@@ -70,3 +70,15 @@ def test_an_absent_launch_file_gets_one_line_and_exit_1(capsys):
 def test_values_survive_json():
     launch = Launch.from_json(json.loads(json.dumps(GOOD | {"budget": 8})))
     assert (launch.budget, launch.argv) == (8, ["engine"])
+
+
+@pytest.mark.parametrize(
+    "change", [{"argv": ["engine", "--fast"]}, {"env": {"A": "1"}}, {"budget": 8}]
+)
+def test_flags_name_what_the_engine_runs_with(change):
+    assert Launch.from_json(GOOD | change).flags != Launch.from_json(GOOD).flags
+
+
+def test_limits_of_the_supervisor_are_no_flags_of_the_engine():
+    changed = GOOD | {"start_timeout_s": 5, "restart_limit": 0, "fingerprint": "g"}
+    assert Launch.from_json(changed).flags == Launch.from_json(GOOD).flags

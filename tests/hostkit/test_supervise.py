@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from hostkit.launch import Launch
 from hostkit_processes import eventually, free_port, is_alive
 
 TREE = ("--speculative-algorithm", "DDTREE", "--speculative-num-draft-tokens", "17")
@@ -28,6 +29,7 @@ def test_a_serving_engine_is_ready_and_sigterm_stops_it_with_exit_0(make_launch,
     it = supervise(launch)
     status = it.until("ready")
     assert (status["arm"], status["restarts"], status["cause"]) == ("ar", 0, None)
+    assert status["flags"] == Launch.from_json(launch).flags
     assert status["pid"] == it.process.pid
     assert status["ready_s"] > 0
     assert get(f"http://127.0.0.1:{launch['port']}/server_info")["pid"] == status["engine_pid"]
