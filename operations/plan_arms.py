@@ -32,8 +32,7 @@ Render = Callable[[Start], Launch]
 class Rules:
     """What decides the arms. The faults are reasons why something can't run, None if it can.
 
-    `most_budget` is the largest budget that the engine verifies, None if it takes any. `fault`
-    holds for every arm (the model does not fit), `chain_fault` for all that speculate,
+    `fault` holds for every arm (the model does not fit), `chain_fault` for all that speculate,
     `tree_fault` for draft trees.
     """
 
@@ -43,7 +42,6 @@ class Rules:
     budgets: tuple[int, ...]
     budgets_reason: str
     nooverlap: bool = True
-    most_budget: int | None = None
     fault: str | None = None
     chain_fault: str | None = None
     tree_fault: str | None = None
@@ -89,7 +87,6 @@ def sglang_rules(ground: plan_sglang.Ground) -> Rules:
         has_drafter=ground.drafter is not None,
         budgets=budgets,
         budgets_reason=reason,
-        most_budget=plan_sglang.MOST_BUDGET,
         fault=_fit_fault(ground),
         chain_fault=chain_fault,
         tree_fault=tree_fault,
@@ -127,22 +124,18 @@ def build(rules: Rules, render: Render) -> Matrix:
     budgets, budgets_reason = _budgets(rules)
     names = ["ar", "dflash", *(["dflash-nooverlap"] if rules.nooverlap else [])]
     names += [f"ddtree-{budget}" for budget in budgets]
-    most = rules.most_budget or max(budgets)
-    trees = {f"ddtree-{budget}": budget for budget in budgets if budget <= most}
     arms: list[Arm] = []
     launches: dict[str, Launch] = {}
     for name in names:
         mode = name.split("-")[0]
         fault = {"ar": None, "dflash": chain_fault, "ddtree": tree_fault}[mode]
-        if mode == "ddtree" and fault is None and name not in trees:
-            fault = f"the engine verifies budgets up to {rules.most_budget}"
         key = mode if mode == "ddtree" else name
         if fault is None and key not in launches:
-            launches[key] = render(_start(key, tuple(trees.values())))
+            launches[key] = render(_start(key, budgets))
         arms.append(_arm(rules, name, mode, key, fault))
     served, reason = _served(rules, arms)
     budget = next(arm.budget for arm in arms if arm.name == served)
-    if budget is not None and budget != max(trees.values()):
+    if budget is not None and budget != budgets[-1]:
         launches["serve"] = render(Start("serve", "DDTREE", budget))
     choices = [Choice("arm", served, reason)]
     if rules.has_drafter:

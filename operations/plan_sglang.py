@@ -21,7 +21,6 @@ LOCK = "sglang-0.5.16-cu130"
 PATCH_SET = "sglang-0.5.16"
 PYTHON = "3.12"
 MEM_FRACTION = 0.85
-MOST_BUDGET = 255  # the patch set's widest verify is 256 tokens
 DRAFT_BACKEND = "triton"
 MAX_RUNNING_REQUESTS = 48  # what 0.5.16 itself sets for speculative decoding
 TOOLKIT_HOME = "/usr/local/cuda-13.0"  # where the stack phase installs nvcc if it is missing

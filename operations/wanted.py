@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 PARALLELISM = r"^(auto|(TP|EP|PP)[1-9][0-9]*)$"
 ARM = r"^(auto|ar|dflash|dflash-nooverlap|ddtree-[1-9][0-9]*)$"
@@ -24,6 +25,7 @@ VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 LINE = r"^[^\n\r\x00]*$"
 URL = r"^https?://[^\s]+$"
 CAPABILITY = r"^[0-9]+\.[0-9]$"
+MOST_BUDGET = 255  # the patch set verifies at most 256 tokens a step: budget + 1
 _WORDS = {  # what a pattern means, for people
     PARALLELISM: "'auto', or a name like 'TP8', 'EP8', 'EP4' or 'PP8'",
     ARM: "'auto', 'ar', 'dflash', 'dflash-nooverlap' or 'ddtree-BUDGET'",
@@ -36,8 +38,24 @@ _WORDS = {  # what a pattern means, for people
     URL: "a URL that begins with http:// or https://",
     CAPABILITY: "a compute capability such as '10.3'",
 }
+Item = TypeVar("Item")
 
-ArmName = Annotated[str, Field(pattern=ARM)]
+
+def _verifiable(arm: str) -> str:
+    if arm.startswith("ddtree-") and int(arm.removeprefix("ddtree-")) > MOST_BUDGET:
+        raise PydanticCustomError("budget", "a budget of at most {most}", {"most": MOST_BUDGET})
+    return arm
+
+
+def _unique(values: list[Item]) -> list[Item]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("unique", "each value once")
+    return values
+
+
+ArmName = Annotated[str, Field(pattern=ARM), AfterValidator(_verifiable)]
+Budget = Annotated[int, Field(ge=1, le=MOST_BUDGET)]
+Distinct = Annotated[list[Item], Field(min_length=1), AfterValidator(_unique)]
 Positive = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Text = Annotated[str, Field(pattern=LINE)]
@@ -54,9 +72,9 @@ class _Data(BaseModel):
 class BenchWanted(_Data):
     """The benchmark matrix. Times are seconds, lengths are tokens."""
 
-    arms: Annotated[list[ArmName], Field(min_length=1)] | None = None  # None: all in the plan
-    concurrency: Annotated[list[Positive], Field(min_length=1)] = [1]
-    prompt_sets: Annotated[list[str], Field(min_length=1)] = ["chat"]  # built-in names or path:FILE
+    arms: Distinct[ArmName] | None = None  # None: all in the plan
+    concurrency: Distinct[Positive] = [1]
+    prompt_sets: Distinct[str] = ["chat"]  # built-in names or path:FILE
     prompts_per_cell: Positive = 4
     max_new_tokens: Positive = 48
     temperature: Annotated[float, Field(ge=0)] = 0.0
@@ -86,7 +104,7 @@ class Wanted(_Data):
     # the plan: 'auto' lets the facts decide
     parallelism: Annotated[str, Field(pattern=PARALLELISM)] = "auto"
     arm: ArmName = "auto"  # the arm that serves
-    budgets: Annotated[list[Positive], Field(min_length=1)] | None = None  # benchmarked draft trees
+    budgets: Distinct[Budget] | None = None  # benchmarked draft trees
     attention_backend: str | None = None  # the verify (decode) backend
     moe_runner_backend: str | None = None
     page_size: Positive | None = None

@@ -268,13 +268,6 @@ def test_a_budget_that_an_arm_names_is_benchmarked_too():
     assert [arm.budget for arm in plan.arms if arm.budget] == [15, 24, 31, 48]
 
 
-def test_a_budget_wider_than_the_patch_set_verifies_is_not_possible():
-    plan = plan_of("b300", budgets=[16, 256])
-    assert (arms(plan)["ddtree-16"], arms(plan)["ddtree-256"]) == (True, False)
-    assert "up to 255" in plan.arm_named("ddtree-256").reason
-    assert plan.launch_for("ddtree-16").budget == 16
-
-
 def test_the_chain_is_as_long_as_the_drafters_block():
     argv = plan_of("h200x1").launch_for("dflash").argv
     assert value_after(argv, "--speculative-num-draft-tokens") == "16"

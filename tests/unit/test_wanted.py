@@ -55,6 +55,13 @@ def test_an_unknown_key_of_the_benchmark_names_its_place():
         ({"metrics_port": 30000}, "wanted.metrics_port: expected another port than wanted.port"),
         ({"stack": "copy"}, "wanted.stack 'copy': expected a host of the inventory"),
         ({"tools_from": "there"}, "wanted.tools_from: expected an index URL"),
+        ({"budgets": [0]}, "wanted.budgets.0: expected greater than or equal to 1, found 0"),
+        ({"budgets": [-8]}, "wanted.budgets.0: expected greater than or equal to 1, found -8"),
+        ({"budgets": [8, 256]}, "wanted.budgets.1: expected less than or equal to 255, found 256"),
+        ({"budgets": [8, 16, 8]}, "wanted.budgets: expected each value once, found [8, 16, 8]"),
+        ({"arm": "ddtree-256"}, "wanted.arm: expected a budget of at most 255, found 'ddtree-256'"),
+        ({"bench": {"arms": ["ar", "ddtree-300"]}}, "wanted.bench.arms.1: expected a budget of at"),
+        ({"bench": {"concurrency": [1, 1]}}, "wanted.bench.concurrency: expected each value once"),
         ({"bench": {"repeats": 0}}, "wanted.bench.repeats: expected greater than 0, found 0"),
     ],
 )
