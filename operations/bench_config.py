@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from facts.machine import MachineFacts
+from files.hostkit.prompts import read_prompts, render
 from operations import artifacts
 from operations.layout import Layout
 from operations.plan import ServingPlan
+from operations.plan_models import target_facts
 from operations.release import launch_document
 from operations.wanted import BenchWanted, Wanted, WantedError
 
@@ -61,6 +63,25 @@ def check(plan: ServingPlan, wanted: Wanted, mode: str) -> None:
                 f"wanted.bench.prompt_sets: expected {', '.join(known)} or path:/FILE, "
                 f"found '{name}'; mend the inventory"
             )
+    context = wanted.context_length or target_facts(wanted.target).context_length
+    need = _least_prompt(plan, settings) + settings.max_new_tokens
+    if context is not None and context < need:
+        raise WantedError(
+            f"wanted.context_length: expected at least {need} tokens, for the benchmark's longest "
+            f"prompt and {settings.max_new_tokens} new tokens, found {context}; raise it, or lower "
+            "wanted.bench.max_new_tokens"
+        )
+
+
+def _least_prompt(plan: ServingPlan, settings: BenchWanted) -> int:
+    """Tokens that the longest built-in prompt takes at least: each word is one or more."""
+    texts = [
+        render(prompt.text, chat_format(plan))
+        for name in settings.prompt_sets
+        if not name.startswith("path:")
+        for prompt in read_prompts(name)[: max(settings.prompts_per_cell, *settings.concurrency)]
+    ]
+    return max((len(text.split()) for text in texts), default=1)
 
 
 def document(
