@@ -20,6 +20,7 @@ from operations import (
     artifacts,
     bench_config,
     connection,
+    neighbour,
     phases,
     preflight,
     switches,
@@ -111,6 +112,7 @@ def begin() -> Run | None:
         mode = str(data["bench"] or "auto")
         wanted = _wanted()
         bench_config.settings_of(wanted, mode)
+        neighbour.check(wanted, host.name, (other.name for other in host.inventory))
         load = switches.load_of(data)
         sources = stack_source(wanted), stack_source(_tools(wanted))
         machine = host.get_fact(Machine, places=wanted.prefix or "")

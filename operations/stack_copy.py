@@ -55,10 +55,10 @@ def copy(
 ) -> bool:
     """Copies `layout.venv` from the inventory's host `name`; False (this host fails) if not."""
     other = inventory.get_host(name)
-    if other is None:
-        return job.failed(host, f"stack 'copy': no host '{name}' in this inventory")
     if not other.connected:
-        other.connect()
+        other.connect(show_errors=False)
+    if not other.connected:
+        return job.failed(host, f"stack 'copy': {name} can't be reached; copy needs both hosts")
     reason = refusal(other.get_fact(Machine), machine, python)
     if reason is not None:
         return job.failed(host, reason)

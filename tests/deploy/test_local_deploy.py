@@ -153,6 +153,9 @@ def test_a_port_of_somebody_else_stops_the_run_before_anything_changes(deploy, t
         ([], {"budgets": "16"}, "wanted.budgets: expected"),
         ([], {"target": "ftp:x"}, "unknown kind"),
         ([], {"target": "path:/no/such/model"}, "/no/such/model"),
+        ([], {"budgets": [8, 256]}, "wanted.budgets.1: expected less than or equal to 255"),
+        ([], {"context_length": 32}, "wanted.context_length: expected at least"),
+        ([], {"stack": "copy", "stack_from": "b"}, "expected another host of this inventory"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_1(deploy, bare_port, tmp_path, words, wanted, message):
