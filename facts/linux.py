@@ -114,16 +114,16 @@ def _unescape(field: str) -> str:
 
 
 def parse_places(text: str, mounts: tuple[Mount, ...]) -> tuple[Place, ...]:
-    """Lines of `path, resolved, exists, writable` with tabs, each given the mount it lies on."""
+    """Lines of `path, resolved, exists, writable, program`, each given the mount it lies on."""
     found = {}
     for line in text.splitlines():
         fields = line.split("\t")
-        if len(fields) != 4 or not fields[1].startswith("/"):
+        if len(fields) != 5 or not fields[1].startswith("/"):
             continue
-        path, resolved, exists, writable = fields
+        path, resolved, *answers = fields
         on = [m.path for m in mounts if _lies_on(resolved, m.path)]
         mount = max(on, key=len, default="/")
-        found[path] = Place(path, resolved, mount, exists == "yes", writable == "yes")
+        found[path] = Place(path, resolved, mount, *(answer == "yes" for answer in answers))
     return tuple(found.values())
 
 

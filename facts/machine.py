@@ -56,7 +56,7 @@ PLACES = ("/", "/opt", "/root", "/home", "/var", "/srv", "/data", "/mnt", "/mode
 def script(places: Iterable[str] = (), hub: str = HUB, limit_s: int = 20) -> str:
     """The POSIX sh command that prints the document.
 
-    `places` are folders to report beside the usual ones, `hub` the URL tried once (3 s at most),
+    `places` are paths to report beside the usual ones, `hub` the URL tried once (3 s at most),
     `limit_s` the seconds that any tool may take; the command ends at the latest 3 s after that.
     """
     lines = Path(__file__).with_name("machine.sh").read_text().splitlines()
@@ -68,7 +68,7 @@ def script(places: Iterable[str] = (), hub: str = HUB, limit_s: int = 20) -> str
 class Machine(FactBase[MachineFacts]):
     """The facts of a host as `MachineFacts`.
 
-    Arguments: `places`, folders to report beside the usual ones, separated by blanks; `hub`, the
+    Arguments: `places`, paths to report beside the usual ones, separated by blanks; `hub`, the
     URL whose reachability is tried. A host whose answer can't be read fails alone.
     """
 
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m facts.machine",
         description="Prints the facts of this machine as JSON, as a run would read them.",
     )
-    parser.add_argument("--places", default="", help="folders to report beside the usual ones")
+    parser.add_argument("--places", default="", help="paths to report beside the usual ones")
     parser.add_argument("--hub", default=HUB, help="URL whose reachability is tried")
     parser.add_argument("--script", action="store_true", help="print the sh command instead")
     options = parser.parse_args(arguments)

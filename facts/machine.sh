@@ -184,7 +184,9 @@ if [ -d /sys/bus/pci/devices ]; then
   for f in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor 2>/dev/null); do cat "${f%vendor}class"; done >"$D/pci"
 fi
 # Links resolved, so that a venv behind PREFIX/current is not reported twice.
-v=$(readlink -f "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.venv/pyvenv.cfg \
+e=
+for p in $PLACES; do e="$e $p/venvs/*/pyvenv.cfg"; done
+v=$(readlink -f $e "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.venv/pyvenv.cfg \
   "$HOME"/*/*/pyvenv.cfg "$HOME"/.local/share/ddtree/*/*/pyvenv.cfg /root/*/pyvenv.cfg /opt/*/pyvenv.cfg /opt/*/*/*/pyvenv.cfg /srv/*/pyvenv.cfg |
   grep -v '[*]' | sort -u)
 [ -n "$v" ] && grep -H -E '^version(_info)? *=' $v >"$D/venvs" 2>/dev/null
@@ -193,7 +195,8 @@ for p in $PLACES; do
   q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done
   [ -w "$q" ] && w=yes || w=no
   [ -e "$p" ] && e=yes || e=no
-  printf '%s\t%s\t%s\t%s\n' "$p" "$(readlink -f "$q")" $e $w
+  [ -f "$p" ] && [ -x "$p" ] && x=yes || x=no
+  printf '%s\t%s\t%s\t%s\t%s\n' "$p" "$(readlink -f "$q")" $e $w $x
 done >"$D/places"
 
 n=0

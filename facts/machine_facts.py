@@ -38,13 +38,17 @@ class Mount:
 
 @dataclass(frozen=True)
 class Place:
-    """A folder that may take the prefix or a model: links resolved, and the mount it lies on."""
+    """A path that the host was asked about, mostly a folder that may take the prefix or a model.
+
+    Links resolved, and the mount it lies on.
+    """
 
     path: str  # as asked, "/models"
     resolved: str  # "/mnt/nvme0/models"; of the nearest parent that exists
     mount: str  # `Mount.path`
     exists: bool
     writable: bool
+    program: bool = False  # a file that this user may run
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,10 @@ class MachineFacts:
         """The facts as plain JSON types; `from_json` reads it back to an equal value."""
         document: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return document
+
+    def place(self, path: str) -> Place | None:
+        """What is known of `path`; None if the host was not asked about it."""
+        return next((place for place in self.places if place.path == path), None)
 
     def mount_of(self, path: str) -> Mount | None:
         """The mount that `path` lies on: by `places`, where links are resolved, else by prefix."""

@@ -17,6 +17,7 @@ from operations.checks_base import (
 )
 from operations.model_source import ModelSource
 from operations.plan_model import ModelRef
+from operations.stack_source import wheel_folders
 
 CHECKS = Checks()
 MIB = 2**20
@@ -51,7 +52,7 @@ def platform(c: Context) -> Answer:
 def python(c: Context) -> Answer:
     need = c.plan.python
     if c.wanted.stack == "system":
-        return passed(f"the host's own, {c.wanted.stack_from or 'python3'}")
+        return _system_python(c)
     for found in c.machine.pythons:
         if found.version.startswith(f"{need}."):
             return passed(f"{found.path} is {found.version}")
@@ -62,6 +63,40 @@ def python(c: Context) -> Answer:
             f"install Python {need} on the host",
         )
     return passed(f"Python {need} is not there (found {seen}): uv brings it")
+
+
+def _system_python(c: Context) -> Answer:
+    path = c.wanted.stack_from
+    if path is None:
+        if not c.machine.pythons:
+            return failed("no Python on PATH", "install it, or write its path into stack_from")
+        return passed("the host's own, python3")
+    place = c.machine.place(path)
+    if place is None:
+        return unknown(f"the host was not asked about {path}")
+    if not place.program:
+        found = "a file that can't be run" if place.exists else "no such file"
+        return failed(
+            f"expected a Python in {path}, found {found}",
+            "install the engine's packages there, or correct wanted.stack_from",
+        )
+    return passed(f"the host's own, {path}")
+
+
+@CHECKS.add("stack.wheels", "the folders of wheels are on the host")
+def wheels(c: Context) -> Answer:
+    folders = wheel_folders(c.wanted)
+    for setting, folder in folders.items():
+        place = c.machine.place(folder)
+        if place is None:
+            return unknown(f"the host was not asked about {folder}")
+        if not place.exists:
+            judge = warned if _installed(c) else failed  # the installed stack needs no wheels
+            return judge(
+                f"expected a folder of wheels in {folder}, found none",
+                f"copy the wheels there, or correct wanted.{setting}",
+            )
+    return passed(", ".join(folders.values())) if folders else skipped("no folder is wanted")
 
 
 @CHECKS.add("host.rights", "we may do what the plan needs")

@@ -32,7 +32,7 @@ from operations.model_source import ModelSource, ModelSourceError, resolve
 from operations.plan import PlanError, ServingPlan, choose
 from operations.release import Release, build, layout_of
 from operations.results import result_path
-from operations.stack_source import StackSource, stack_source
+from operations.stack_source import StackSource, places, stack_source
 from operations.tuned import with_tuned
 from operations.wanted import Wanted, WantedError, override, read_wanted
 
@@ -115,7 +115,7 @@ def begin() -> Run | None:
         neighbour.check(wanted, host.name, (other.name for other in host.inventory))
         load = switches.load_of(data)
         sources = stack_source(wanted), stack_source(_tools(wanted))
-        machine = host.get_fact(Machine, places=wanted.prefix or "")
+        machine = host.get_fact(Machine, places=places(wanted))
         plan = choose(machine, wanted)
         bench_config.check(plan, wanted, mode)
         switches.check_probe(data["probe"], plan.engine)

@@ -19,11 +19,12 @@ ARM = r"^(auto|ar|dflash|dflash-nooverlap|ddtree-[1-9][0-9]*)$"
 GROUP = r"^[A-Za-z][A-Za-z0-9_-]*$"
 SERVICE = r"^[a-z][a-z0-9-]*$"
 # Paths go into units, sh and uv's command lines: no blanks and nothing that a shell reads.
-PREFIX = r"^(/[A-Za-z0-9_+@,-][A-Za-z0-9._+@,-]*)+$"
+PATH = r"^(/\.?[A-Za-z0-9_+@,-][A-Za-z0-9._+@,-]*)+$"
 ADDRESS = r"^[A-Za-z0-9:][A-Za-z0-9.:_-]*$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 LINE = r"^[^\n\r\x00]*$"
 URL = r"^https?://[^\s]+$"
+URLS = ("http://", "https://")
 CAPABILITY = r"^[0-9]+\.[0-9]$"
 MOST_BUDGET = 255  # the patch set verifies at most 256 tokens a step: budget + 1
 _WORDS = {  # what a pattern means, for people
@@ -31,7 +32,7 @@ _WORDS = {  # what a pattern means, for people
     ARM: "'auto', 'ar', 'dflash', 'dflash-nooverlap' or 'ddtree-BUDGET'",
     GROUP: "a name of letters, digits, '_' and '-', such as 'B300'",
     SERVICE: "a name of lower-case letters, digits and '-', such as 'ddtree'",
-    PREFIX: "an absolute path without blanks, '..' or signs that a shell reads, like '/opt/ddtree'",
+    PATH: "an absolute path without blanks, '..' or signs that a shell reads, like '/opt/ddtree'",
     ADDRESS: "an address or a host name, such as '127.0.0.1'",
     VARIABLE: "names of environment variables, such as 'NCCL_DEBUG'",
     LINE: "one line of text",
@@ -124,7 +125,7 @@ class Wanted(_Data):
     metrics_port: Port | None = None
     service: Annotated[str, Field(pattern=SERVICE)] = "ddtree"  # unit and program name
     service_manager: Literal["auto", "systemd", "supervisor"] = "auto"
-    prefix: Annotated[str, Field(pattern=PREFIX)] | None = None
+    prefix: Annotated[str, Field(pattern=PATH)] | None = None
     served_model_name: Annotated[str, Field(pattern=LINE, min_length=1)] | None = None
     start_timeout_s: Positive | None = None
 
@@ -168,12 +169,17 @@ def _contradiction(wanted: Wanted) -> str | None:
             f"found {wanted.stack_from!r}"
         )
     place = wanted.tools_from
-    if place is not None and not place.startswith(("http://", "https://", "/")):
+    if place is not None and not (place.startswith(URLS) or is_path(place)):
         return (
             "wanted.tools_from: expected an index URL or an absolute folder of wheels, "
             f"found {_shown(place)}"
         )
     return None
+
+
+def is_path(text: str) -> bool:
+    """An absolute path that sh and uv take as it stands; a folder's may end with a slash."""
+    return re.fullmatch(PATH, text.rstrip("/")) is not None
 
 
 def override(data: object, changes: object) -> object:

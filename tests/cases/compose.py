@@ -80,7 +80,7 @@ def composed(
     )
     absent = ("/data", "/models")
     places = "".join(
-        f"{path}\t/\tno\tyes\n" if path in absent else f"{path}\t{path}\tyes\tyes\n"
+        f"{path}\t/\tno\tyes\tno\n" if path in absent else f"{path}\t{path}\tyes\tyes\tno\n"
         for path in ("/", "/opt", "/root", "/home", "/var", "/srv", "/data", "/mnt", "/models")
     )
     sections = {
@@ -135,7 +135,7 @@ def h200(gpus: int) -> str:
             "nvlink": text(f"{folder}/nvlink_s.txt"),
             "module": text("h200x1/module.txt"),
             "pci": "0x030200\n" * gpus,
-            "places": "/\t/\tyes\tyes\n/opt\t/opt\tyes\tyes\n/root\t/root\tyes\tyes\n",
+            "places": "/\t/\tyes\tyes\tno\n/opt\t/opt\tyes\tyes\tno\n/root\t/root\tyes\tyes\tno\n",
             **disk_sections(
                 [
                     ("overlay", "/", "overlay", 64 * gpus, 55 * gpus),

@@ -155,6 +155,8 @@ def test_a_port_of_somebody_else_stops_the_run_before_anything_changes(deploy, t
         ([], {"target": "path:/no/such/model"}, "/no/such/model"),
         ([], {"budgets": [8, 256]}, "wanted.budgets.1: expected less than or equal to 255"),
         ([], {"context_length": 32}, "wanted.context_length: expected at least"),
+        ([], {"stack": "wheelhouse", "stack_from": "/no/wheels"}, "fail stack.wheels: expected"),
+        ([], {"stack": "system", "stack_from": "/no/python"}, "fail os.python: expected"),
         ([], {"stack": "copy", "stack_from": "b"}, "expected another host of this inventory"),
     ],
 )

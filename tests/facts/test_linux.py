@@ -55,7 +55,7 @@ def test_a_mount_over_another_hides_it():
 
 def test_a_place_lies_on_the_longest_mount_above_its_resolved_path():
     mounts = parse_mounts("/dev/sda1 / ext4\nserver:/a\\040b/c /mnt/two\\040words nfs4\n", DF, "")
-    places = parse_places("/models\t/mnt/two words/models\tyes\tno\n", mounts)
+    places = parse_places("/models\t/mnt/two words/models\tyes\tno\tno\n", mounts)
     assert (places[0].mount, places[0].exists, places[0].writable) == (
         "/mnt/two words",
         True,

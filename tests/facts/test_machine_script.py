@@ -25,13 +25,19 @@ def tools(tmp_path: Path) -> Path:
     return tmp_path / "bin"
 
 
-def read(tools: Path, shell: str = "sh", limit_s: int = 20, **environment: str) -> MachineFacts:
+def read(
+    tools: Path,
+    shell: str = "sh",
+    limit_s: int = 20,
+    places: tuple[str, ...] = (),
+    **environment: str,
+) -> MachineFacts:
     """The facts that the command reads, with HOME an empty folder beside the tools."""
     home = tools.parent / "home"
     home.mkdir(exist_ok=True)
     argv = [shell, "sh"] if shell == "busybox" else [shell]
     result = subprocess.run(
-        [*argv, "-c", script(["~/prefix"], hub=NOWHERE, limit_s=limit_s)],
+        [*argv, "-c", script(["~/prefix", *places], hub=NOWHERE, limit_s=limit_s)],
         env={"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(home), **environment},
         capture_output=True,
         check=True,
@@ -94,6 +100,29 @@ def test_a_place_below_home_is_reported_before_it_exists(tools):
     machine = read(tools)
     place = next(place for place in machine.places if place.path == f"{machine.home}/prefix")
     assert (place.exists, place.writable, place.resolved) == (False, True, machine.home)
+
+
+def test_a_program_is_told_from_a_folder_and_from_a_file_that_can_t_be_run(tools):
+    install(tools, "program", "exit 0")
+    (tools / "file").touch()
+    asked = {
+        tools / "program": (True, True),
+        tools / "file": (True, False),
+        tools: (True, False),
+        tools / "absent": (False, False),
+    }
+    machine = read(tools, places=tuple(map(str, asked)))
+    for path, answers in asked.items():
+        place = machine.place(str(path))
+        assert (place.exists, place.program) == answers, path
+
+
+def test_a_venv_below_a_place_is_found(tools):
+    venv = tools.parent / "prefix/venvs/0123456789ab"
+    venv.mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("version = 3.12.3\n")
+    machine = read(tools, places=(str(tools.parent / "prefix"),))
+    assert [entry.path for entry in machine.venvs if entry.path.endswith("ab")] == [str(venv)]
 
 
 def test_a_token_is_reported_as_present_and_never_with_its_value(tools):

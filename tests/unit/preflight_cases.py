@@ -12,6 +12,7 @@ from facts.machine import (
     MachineFacts,
     ModelDir,
     Mount,
+    Place,
     Port,
     Python,
     Unit,
@@ -76,6 +77,12 @@ def disk(free_mib: int, **changes: Any) -> Change:
     return change
 
 
+def place(path: str, exists: bool = True, program: bool = False) -> Change:
+    """What the host says of a path that it was asked about."""
+    found = Place(path, path if exists else "/", "/", exists, writable=True, program=program)
+    return lambda machine: replace(machine, places=(*machine.places, found))
+
+
 def links_down(machine: MachineFacts) -> MachineFacts:
     assert machine.nvlink is not None
     status = list(machine.nvlink.gpus)
@@ -114,6 +121,10 @@ DRAFTER = f"hf:SubSir/Kimi-K2.6-DFlash-tmp-long@{COMMIT}"
 KIMI = f"/opt/ddtree/models/moonshotai--Kimi-K2.6/{COMMIT}"
 BUSY = GpuProcess("00000000:1A:00.0", 4711, "python3", 80_000)
 PORT = Port(30000, "127.0.0.1", 4712, "python")
+PYTHON = "/opt/engine/bin/python"
+SYSTEM = {"stack": "system", "stack_from": PYTHON}
+WHEELS = {"stack": "wheelhouse", "stack_from": "/srv/wheels"}
+INSTALLED = (Venv("/opt/ddtree/venvs/0123456789ab"),)
 USER = {"uid": 1000, "user": "me", "home": "/home/me"}
 
 CASES_OF_CHECKS = [
@@ -277,7 +288,31 @@ CASES_OF_CHECKS = [
     Case(
         "os.python", "b300", "fail", "Python 3.12 is not there (found 3.10.4)",
         facts(pythons=(Python("/usr/bin/python3", "3.10.4"),)),
-        wish={"stack": "wheelhouse", "stack_from": "/srv/wheels"},
+        wish=WHEELS,
+    ),
+    Case("os.python", "cpu", "pass", "python3", wish=SYSTEM | {"stack_from": None}),
+    Case(
+        "os.python", "cpu", "fail", "no Python on PATH", facts(pythons=()),
+        wish=SYSTEM | {"stack_from": None},
+    ),
+    Case("os.python", "cpu", "unknown", "was not asked", wish=SYSTEM),
+    Case("os.python", "cpu", "pass", PYTHON, place(PYTHON, program=True), wish=SYSTEM),
+    Case("os.python", "cpu", "fail", "can't be run", place(PYTHON), wish=SYSTEM),
+    Case("os.python", "cpu", "fail", "found no such file", place(PYTHON, False), wish=SYSTEM),
+    Case("stack.wheels", "b300", "skip", "no folder"),
+    Case("stack.wheels", "b300", "unknown", "was not asked", wish=WHEELS),
+    Case("stack.wheels", "b300", "pass", "/srv/wheels", place("/srv/wheels"), wish=WHEELS),
+    Case(
+        "stack.wheels", "b300", "fail", "expected a folder of wheels in /srv/wheels, found none",
+        place("/srv/wheels", False), wish=WHEELS,
+    ),
+    Case(
+        "stack.wheels", "b300", "fail", "/srv/wheels", place("/srv/wheels", False),
+        wish={"tools_from": "/srv/wheels"},
+    ),
+    Case(
+        "stack.wheels", "b300", "warn", "/srv/wheels",
+        lambda m: replace(place("/srv/wheels", False)(m), venvs=INSTALLED), wish=WHEELS,
     ),
     Case("host.rights", "b300", "pass", "root"),
     Case("host.rights", "cpu", "pass", "everything lies under /home/me", facts(**USER)),
@@ -293,13 +328,13 @@ CASES_OF_CHECKS = [
         lambda m: replace(
             disk(100_000)(m),
             model_dirs=(ModelDir(KIMI, "folder", 523_000),),
-            venvs=(Venv("/opt/ddtree/venvs/0123456789ab"),),
+            venvs=INSTALLED,
         ),
     ),
     Case(
         "disk.space", "b300", "pass", "7.9 GB needed",
         lambda m: replace(
-            disk(100_000)(m), venvs=(Venv("/opt/ddtree/venvs/0123456789ab"),)
+            disk(100_000)(m), venvs=INSTALLED
         ),
         own=Own(model_mib={KIMI: 523_000}),
     ),

@@ -54,6 +54,7 @@ def test_an_unknown_key_of_the_benchmark_names_its_place():
         ({"bench": {"temperature": float("inf")}}, "wanted.bench.temperature: expected a finite"),
         ({"metrics_port": 30000}, "wanted.metrics_port: expected another port than wanted.port"),
         ({"stack": "copy"}, "wanted.stack 'copy': expected a host of the inventory"),
+        ({"tools_from": "/srv/a b"}, "wanted.tools_from: expected an index URL"),
         ({"tools_from": "there"}, "wanted.tools_from: expected an index URL"),
         ({"budgets": [0]}, "wanted.budgets.0: expected greater than or equal to 1, found 0"),
         ({"budgets": [-8]}, "wanted.budgets.0: expected greater than or equal to 1, found -8"),
@@ -73,6 +74,11 @@ def test_a_wrong_value_says_what_was_expected_and_found(changes, expected):
 def test_data_that_is_no_dict_is_refused(data):
     with pytest.raises(WantedError, match="expected a dict called 'wanted'"):
         read_wanted(data, "b300-1")
+
+
+def test_a_path_may_go_through_a_hidden_folder():
+    prefix = "/home/me/.local/share/ddtree"
+    assert read_wanted(GOOD | {"prefix": prefix}, "b300-1").prefix == prefix
 
 
 def test_a_missing_target_is_named():
