@@ -244,8 +244,10 @@ def _json(document: Any, indent: int | None = 1) -> bytes:
 
 
 if __name__ == "__main__":
+    import signal
     import sys
 
     from operations.kit_parts import main
 
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `... | head` ends it without a word
     sys.exit(main())

@@ -8,6 +8,7 @@ prints the plan and its reasons for a saved machine, without a host.
 from __future__ import annotations
 
 import math
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -291,4 +292,5 @@ def _start_timeout(wanted: Wanted, target: ModelRef) -> tuple[int, str]:
 if __name__ == "__main__":
     from operations.plan_show import main
 
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `... | head` ends it without a word
     sys.exit(main(sys.argv[1:]))

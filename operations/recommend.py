@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -275,4 +276,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `... | head` ends it without a word
     sys.exit(main())

@@ -6,7 +6,11 @@ it is asked for, so that one missing library doesn't take the other commands dow
 
 import argparse
 import importlib
+import os
+import select
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .errors import HostkitError
@@ -55,5 +59,24 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
+def quietly(program: Callable[[], int]) -> int:
+    """The program's exit code; 141, without a word, when nobody reads its output (`... | head`).
+
+    Not by SIGPIPE: the same signal would end a service whose client hangs up.
+    """
+    try:
+        try:
+            return program()
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(1, 0)
+        if not output.poll(0):
+            raise  # another pipe than ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

@@ -1,5 +1,6 @@
 """`python -m hostkit`: commands are found, imported one at a time, and errors are one line."""
 
+import os
 import subprocess
 import sys
 
@@ -46,3 +47,26 @@ def test_a_missing_library_takes_only_its_own_command_down():
     assert failed.returncode == 1
     assert "needs the module httpx" in failed.stderr
     assert failed.stderr.count("\n") == 1
+
+
+def test_output_that_nobody_reads_ends_it_without_a_word():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "hostkit", "diagnose", "-"],
+            env={"PYTHONPATH": str(FILES)},
+            input="Error 802: system not yet initialized\n",
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_an_error():
+    def program():
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        cli.quietly(program)
