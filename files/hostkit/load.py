@@ -19,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", default="chat", help=f"{', '.join(BUILT_IN)} or path:FILE (default chat)"
     )
-    parser.add_argument("--concurrency", type=int, default=1)
-    parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--ignore-eos", action="store_true")
+    parser.add_argument("--concurrency", type=int, default=1, help="requests in flight (default 1)")
+    parser.add_argument("--requests", type=int, default=8, help="how many (default 8)")
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="at most (default 64)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default 0)")
+    parser.add_argument("--ignore-eos", action="store_true", help="always max-new-tokens long")
     parser.add_argument(
         "--chat-format",
         default="auto",

@@ -153,7 +153,7 @@ def name_hang(name: str, phase: str, device: str, limit_s: float) -> Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default cuda")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(PROBES[1:])}")
     parser.add_argument("--limit", type=float, default=30.0, help="seconds without progress")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the document")

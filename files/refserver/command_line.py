@@ -25,16 +25,25 @@ from .worker import Worker
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The options; unknown ones end the process with argparse's message."""
     parser = argparse.ArgumentParser(prog="refserver", description="The CPU reference engine.")
-    parser.add_argument("--model-path", required=True, type=Path)
-    parser.add_argument("--speculative-algorithm", choices=["DFLASH", "DDTREE"])
-    parser.add_argument("--speculative-draft-model-path", type=Path)
-    parser.add_argument("--speculative-num-draft-tokens", type=int, metavar="N")
-    parser.add_argument("--speculative-ddtree-spine-first", action="store_true")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", default=30000, type=int)
-    parser.add_argument("--served-model-name")
-    parser.add_argument("--random-seed", default=0, type=int)
-    parser.add_argument("--context-length", type=int)
+    add = parser.add_argument
+    model = "a folder with one .gguf, the file itself, or a Hugging Face folder"
+    add("--model-path", required=True, type=Path, metavar="MODEL", help=model)
+    algorithm = "speculate with the drafter's chain (DFLASH) or a draft tree (DDTREE); else none"
+    add("--speculative-algorithm", choices=["DFLASH", "DDTREE"], help=algorithm)
+    drafter = "the DFlash drafter's folder"
+    add("--speculative-draft-model-path", type=Path, metavar="FOLDER", help=drafter)
+    width = "tokens of a verify step: budget + 1 (DDTREE), 2 up to the drafter's block (DFLASH)"
+    add("--speculative-num-draft-tokens", type=int, metavar="N", help=width)
+    spine = "a tree holds the drafter's most likely chain before any other node"
+    add("--speculative-ddtree-spine-first", action="store_true", help=spine)
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    add("--port", default=30000, type=int, help="port to listen on (default %(default)s)")
+    name = "the model's name in answers (default MODEL)"
+    add("--served-model-name", metavar="NAME", help=name)
+    seed = "seed of sampled output (default %(default)s)"
+    add("--random-seed", default=0, type=int, metavar="SEED", help=seed)
+    context = "most tokens of prompt and output together (default the model's own)"
+    add("--context-length", type=int, metavar="N", help=context)
     return parser.parse_args(argv)
 
 

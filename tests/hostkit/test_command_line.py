@@ -1,6 +1,7 @@
 """`python -m hostkit`: commands are found, imported one at a time, and errors are one line."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,11 +11,14 @@ from hostkit_processes import FILES
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_help(command, capsys):
+def test_every_command_has_help_and_says_what_each_option_is(command, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([command, "--help"])
     assert end.value.code == 0
-    assert f"hostkit {command}" in capsys.readouterr().out
+    head, _, options = capsys.readouterr().out.partition("\noptions:")
+    assert f"hostkit {command}" in head
+    for option in re.split(r"\n  (?=-)", options)[1:]:
+        assert re.search(r"\S\s{2,}\S", option), option
 
 
 def test_an_unknown_command_is_refused_with_the_list(capsys):

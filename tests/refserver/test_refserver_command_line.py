@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import httpx
 import pytest
+from refserver.command_line import parse
 from refserver.http import Api, Settings
 from refserver.metrics import Metrics
 from refserver.worker import Worker
@@ -35,6 +37,16 @@ def tree(pair, width="9"):
         *("--speculative-draft-model-path", str(pair.drafter)),
         *("--speculative-num-draft-tokens", width),
     )
+
+
+def test_help_says_what_each_option_is(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["--help"])
+    assert end.value.code == 0
+    options = re.split(r"\n  (?=-)", capsys.readouterr().out.partition("\noptions:")[2])[1:]
+    assert len(options) == 11
+    for option in options:
+        assert re.search(r"\S\s{2,}\S", option), option
 
 
 def test_a_missing_model_is_refused(tmp_path):
