@@ -15,14 +15,14 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import load_file, save_file
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if TYPE_CHECKING:  # each command imports what it needs, so that --help needs nothing
+    import torch
 
 
 def from_gguf(folder: str, name: str, out: str) -> None:
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
@@ -31,15 +31,19 @@ def from_gguf(folder: str, name: str, out: str) -> None:
 
 
 def widen(source: str, out: str, factor: int) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     src, dst = Path(source), Path(out)
     dst.mkdir(parents=True, exist_ok=True)
     weights = load_file(src / "model.safetensors")
     config = json.loads((src / "config.json").read_text())
-    generator = torch.Generator(DEVICE).manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     for name, w in list(weights.items()):
         if ".mlp.gate_proj." in name or ".mlp.up_proj." in name:
             shape = (w.shape[0] * (factor - 1), w.shape[1])
-            extra = torch.randn(shape, generator=generator, device=DEVICE) * 0.02
+            extra = torch.randn(shape, generator=generator, device=device) * 0.02
             weights[name] = torch.cat([w, extra.to(w.dtype).cpu()]).contiguous()
         elif ".mlp.down_proj." in name:
             extra = torch.zeros(w.shape[0], w.shape[1] * (factor - 1), dtype=w.dtype)
@@ -63,6 +67,8 @@ def tiny_mla(target: str, drafter: str) -> None:
     since a random router's near ties flip experts by rounding alone: a greedy comparison then
     tests the code. 128 tokens are few enough that a random tree is hit now and then.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -188,6 +194,8 @@ def tiny_drafter(random, ones, mlp) -> tuple[dict[str, torch.Tensor], dict]:
 
 
 def save(folder: Path, weights: dict[str, torch.Tensor], config: dict) -> None:
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
@@ -201,5 +209,7 @@ if __name__ == "__main__":
             widen(source, out, int(factor))
         case ["tiny-mla", target, drafter]:
             tiny_mla(target, drafter)
+        case ["-h" | "--help"]:
+            print(__doc__)
         case _:
             sys.exit(__doc__)
