@@ -5,6 +5,7 @@
 All servers stay loaded; a round asks every arm once, in a new order. Speed is emitted tokens over
 wall time of the arm's requests, prefill included; greedy, end-of-text ignored, so that each arm
 writes the same number of tokens. Ratios are of one round's two figures; medians with min..max.
+The arm 'extend' is DDTREE with SGLang's own prefill kernel for verify, to tell what ours brings.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--arms", default="ar,dflash,ddtree")
+    parser.add_argument("--extend-budgets", default="15", help="of extend: see above")
     parser.add_argument("--hold", type=Path, help="measure only once this file is there")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -67,10 +69,11 @@ def main() -> None:
     env = {"SGLANG_DDTREE_WIDTHS": args.widths}
     if "auto" in args.budgets:
         env["SGLANG_DDTREE_ADAPTIVE"] = "1"
+    envs = {"ddtree": env, "extend": {**env, "SGLANG_DDTREE_SPLIT_ATTENTION": "0"}}
     engines = {
         arm: Engine(
-            arm, args.target, args.drafter, 31000 + i, args.out, width=args.width, extra=graphs,
-            env=env if arm == "ddtree" else {},
+            "ddtree" if arm in envs else arm, args.target, args.drafter, 31000 + i, args.out,
+            width=args.width, extra=graphs, env=envs.get(arm, {}),
         ).start()
         for i, arm in enumerate(args.arms.split(","))
     }  # fmt: skip
@@ -112,16 +115,17 @@ def gate(engines: dict[str, Engine], args) -> None:
 
 def run(engines: dict[str, Engine], args) -> list[dict]:
     prompts = prompt_ids(args.target)
-    arms = [arm for arm in engines if arm != "ddtree"]
-    if "ddtree" in engines:
-        arms += [f"ddtree-{b}" for b in args.budgets.split(",")]
+    arms = [arm for arm in engines if arm not in ("ddtree", "extend")]
+    for name, budgets in (("ddtree", args.budgets), ("extend", args.extend_budgets)):
+        if name in engines:
+            arms += [f"{name}-{budget}" for budget in budgets.split(",")]
     rng = random.Random(1)
     rows = []
     for round_number in range(-1, args.rounds):  # round -1 warms up
         for concurrency in map(int, args.concurrency.split(",")):
             for arm in rng.sample(arms, len(arms)):
                 engine = engines[arm.partition("-")[0]]
-                if arm.startswith("ddtree"):
+                if engine.arm == "ddtree":
                     engine.set_budget(budget_of(arm))
                 asked = prompts[:4] if concurrency == 1 else prompts
                 tokens = 48 if round_number < 0 else args.tokens

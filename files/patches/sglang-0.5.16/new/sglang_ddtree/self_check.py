@@ -11,7 +11,7 @@ TOLERANCE = 0.05
 
 
 def check_tree_mask(backend: Any) -> None:
-    """Run the backend's extend kernel on a four-node tree and compare with plain attention.
+    """Run the backend's verify kernel on a four-node tree and compare with plain attention.
 
     The tree has two siblings and a child of the first, so a causal kernel shows each of them a
     node it must not see. Raises RuntimeError if the outputs differ.
@@ -43,11 +43,13 @@ def check_tree_mask(backend: Any) -> None:
         return torch.tensor(values, dtype=torch.int64, device=device)
 
     out = torch.empty((nodes, heads, v_dim), dtype=q.dtype, device=device)
-    backend.extend_attention_fwd(
+    words = (
         q, k, v, out, k_cache, v_cache,
         ints(0, nodes), ints(0, prefix).to(torch.int32), ints(*range(prefix)),
         allowed.flatten(), True, ints(0, allowed.numel()), nodes, 1.0, 1.0, qk_dim**-0.5,
     )  # fmt: skip
+    if not (backend.use_verify_splitkv and backend.verify_splitkv_fwd(*words)):
+        backend.extend_attention_fwd(*words)
 
     keys = torch.cat([k_cache, k])[:, 0].float()
     values = torch.cat([v_cache, v])[:, 0].float()

@@ -7,6 +7,7 @@
 | SGLANG_DDTREE_WIDTHS | further verify widths to capture, e.g. "17,33" | none |
 | SGLANG_DDTREE_ADAPTIVE | 1: choose the width of each step from measured costs | 0 |
 | SGLANG_DDTREE_COST_TABLE | {"batch size": {"width": ms}} or its path, for ADAPTIVE | measured |
+| SGLANG_DDTREE_SPLIT_ATTENTION | 0: verify with SGLang's own prefill kernel | 1 |
 | SGLANG_DDTREE_SELF_CHECK | 0: skip the check of the tree mask at start | 1 |
 
 The block L is the drafter checkpoint's; the budget is --speculative-num-draft-tokens - 1.
@@ -39,6 +40,7 @@ class Settings:
     widths: tuple[int, ...]
     adaptive: bool
     cost_table: CostTable | None
+    split_attention: bool
     self_check: bool
 
     @property
@@ -116,5 +118,6 @@ def read_settings(block: int, width: int, env: Mapping[str, str] | None = None) 
         widths=tuple(sorted({*widths, width})),
         adaptive=adaptive,
         cost_table=read_cost_table(table) if table else None,
+        split_attention=_flag(env, "SGLANG_DDTREE_SPLIT_ATTENTION", True),
         self_check=_flag(env, "SGLANG_DDTREE_SELF_CHECK", True),
     )

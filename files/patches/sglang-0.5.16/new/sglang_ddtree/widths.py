@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from sglang_ddtree.tree_attention import use_tree_attention
+
 logger = logging.getLogger(__name__)
 
 _GRAPH_STATE = "cuda_graph_"
@@ -67,8 +69,9 @@ class VerifyWidth:
 class VerifyWidths:
     """All captured widths; the widest is the one that SGLang itself captured."""
 
-    def __init__(self, model_runner: Any, widest: int) -> None:
+    def __init__(self, model_runner: Any, widest: int, split_attention: bool) -> None:
         self.model_runner = model_runner
+        self.split_attention = split_attention
         self.by_width = {
             widest: VerifyWidth(
                 widest, model_runner.attn_backend, model_runner.decode_cuda_graph_runner
@@ -92,6 +95,8 @@ class VerifyWidths:
             share_graph_state(
                 verify_backend_of(backend), verify_backend_of(self.widest.attn_backend)
             )
+            if self.split_attention:
+                use_tree_attention(verify_backend_of(backend))
             graphs = DecodeCudaGraphRunner(
                 runner, attn_backend=backend, speculative_num_draft_tokens=width
             )

@@ -32,6 +32,7 @@ from sglang_ddtree.kv_move import KVMover
 from sglang_ddtree.sampler import TreeSampler
 from sglang_ddtree.self_check import check_tree_mask
 from sglang_ddtree.step import StepBuffers, StepPlan, host_bound
+from sglang_ddtree.tree_attention import use_tree_attention
 from sglang_ddtree.widths import (
     VerifyWidths,
     require_tree_backend,
@@ -64,6 +65,9 @@ class DDTreeWorker(DFlashWorkerV2):
     def init_attention_backends(self) -> None:
         super().init_attention_backends()
         require_tree_backend(self.model_runner.attn_backend)
+        if self.settings.split_attention:
+            for runner in (self.model_runner, self.draft_model_runner):
+                use_tree_attention(verify_backend_of(runner.attn_backend))
         if self._need_mamba_verify_commit:
             raise RuntimeError("DDTREE does not support targets with Mamba state.")
 
@@ -76,7 +80,7 @@ class DDTreeWorker(DFlashWorkerV2):
             capacity, self.block_size, self.settings.width, torch.device(self.device)
         )
         self._kv_mover = KVMover(self.model_runner.token_to_kv_pool)
-        widths = VerifyWidths(self.model_runner, self.settings.width)
+        widths = VerifyWidths(self.model_runner, self.settings.width, self.settings.split_attention)
         for width in self.settings.widths:
             widths.capture(self.server_args, width)
         for backend in (
