@@ -48,14 +48,20 @@ async def wait_ready(
 ) -> float:
     """Waits until the engine serves; returns the seconds since its start.
 
-    `progress` gets a line for people about once a second.
+    `progress` gets a line for people about once a second: what is waited for, and the log's last.
     Raises NotReadyError when the engine ends, times out or serves something else than launched.
     """
     launch = engine.launch
     deadline = engine.started + launch.start_timeout_s
     ended = asyncio.create_task(engine.wait())
-    serving = asyncio.create_task(_serve_check(launch, deadline))
-    ticking = asyncio.create_task(_tick(engine, progress))
+    phase = "starting"
+
+    def enter(name: str) -> None:
+        nonlocal phase
+        phase = name
+
+    serving = asyncio.create_task(_serve_check(launch, deadline, enter))
+    ticking = asyncio.create_task(_tick(engine, lambda line: progress(f"{phase}, {line}")))
     try:
         limit = max(0.0, deadline - time.monotonic())
         await asyncio.wait({ended, serving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +85,7 @@ async def _tick(engine: Engine, progress: Callable[[str], None]) -> None:
         engine.note_family()
         last = (engine.log_tail(1) or ["no output yet"])[0]
         waited = time.monotonic() - engine.started
-        progress(f"starting, {waited:.0f} s: {last[-160:]}")
+        progress(f"{waited:.0f} s: {last[-160:]}")
         await asyncio.sleep(1.0)
 
 
@@ -105,7 +111,7 @@ def _timed_out(engine: Engine) -> NotReadyError:
     return NotReadyError(f"not ready after {limit:.0f} s", cause)
 
 
-async def _serve_check(launch: Launch, deadline: float) -> None:
+async def _serve_check(launch: Launch, deadline: float, enter: Callable[[str], None]) -> None:
     async with client(launch) as http:
         while not await healthy(http):
             await asyncio.sleep(POLL_S)
@@ -113,6 +119,7 @@ async def _serve_check(launch: Launch, deadline: float) -> None:
         await check_algorithm(http, launch)
         if launch.algorithm == "DDTREE" and launch.budget is not None:
             await set_budget(http, launch.budget)
+        enter("waits for a first generation")
         await check_generation(http, launch, remaining)
 
 

@@ -24,6 +24,7 @@ parser.add_argument("--speculative-algorithm")
 parser.add_argument("--speculative-num-draft-tokens", type=int, default=5)
 parser.add_argument("--accept", type=int, default=3, help="tokens emitted a verify step")
 parser.add_argument("--slow-start", type=float, default=0.0)
+parser.add_argument("--slow-first", type=float, default=0.0, help="seconds of a generation")
 parser.add_argument("--say", action="append", default=[], help="a log line at start")
 parser.add_argument("--die", type=int, help="exit code, at start")
 parser.add_argument("--die-by-kill", action="store_true")
@@ -126,6 +127,7 @@ class Handler(BaseHTTPRequestHandler):
             try:
                 if args.fail_every and number % args.fail_every == 0:
                     return self.reply(500, {"error": "told to fail"})
+                time.sleep(args.slow_first if number == 1 else 0)
                 return self.generate(body)
             finally:
                 with lock:

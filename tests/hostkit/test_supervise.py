@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import urllib.request
@@ -42,6 +43,12 @@ def test_ready_comes_only_after_a_real_generation(make_launch, supervise):
     launch = make_launch()
     supervise(launch).until("ready")
     assert get(f"http://127.0.0.1:{launch['port']}/server_info")["requests"] == 1
+
+
+def test_an_engine_that_is_up_is_waited_for_by_what_it_still_owes(make_launch, supervise):
+    it = supervise(make_launch("--slow-first", "600"))
+    message = eventually(lambda: "generation" in (m := it.status()["message"]) and m)
+    assert re.fullmatch(r"waits for a first generation, \d+ s: fake engine up", message)
 
 
 def test_the_launch_budget_is_set_on_a_ddtree_engine(make_launch, supervise):
