@@ -37,8 +37,8 @@ def gather(result: BenchResult, wanted: Wanted | None = None) -> dict[str, bytes
     if engine == "reference":
         kept = {**kept, **tree.below("refserver/", "drafters/").files}
     if patch_set:
-        kept = {**kept, **tree.below("patches/apply.py", "patches/patchset.py").files}
-        kept = {**kept, **tree.below(f"patches/{patch_set}/").files}
+        applier = ("patches/apply.py", "patches/patchset.py", "patches/patchtree.py")
+        kept = {**kept, **tree.below(*applier, f"patches/{patch_set}/").files}
     files = {f"sources/{name}": data for name, data in kept.items()}
     for lock in (str(result.plan.get("lock") or ""), "tools"):
         if lock and artifacts.lock_path(lock).is_file():

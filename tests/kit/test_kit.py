@@ -284,6 +284,16 @@ def test_sglang_kit_holds_the_patch_set_and_its_pins():
     assert not any(name.startswith("sources/refserver/") for name in files)
 
 
+def test_the_applier_of_a_kit_runs_from_the_kit_alone(tmp_path):
+    kits.write_kit(gather(parse_result(made_result(RATES, engine="sglang"))), tmp_path / "kit")
+    words = ["sources/patches/apply.py", "status", "sources/patches/sglang-0.5.16", "no-venv"]
+    done = subprocess.run(
+        [sys.executable, "-I", *words], capture_output=True, text=True, cwd=tmp_path / "kit"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("sglang-0.5.16 (sglang == 0.5.16): absent")
+
+
 def test_sources_that_changed_since_the_measurement_are_named():
     tree = Tree({"hostkit/supervise.py": b"other"})
     result = parse_result(changed(RESULT.document, versions={"code": "000000000000"}))
