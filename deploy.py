@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # so that it runs from
 
 from operations import (
     bench,
+    lock,
     models,
     outcome,
     patches,
@@ -26,6 +27,9 @@ from operations import (
 
 this = run.begin()  # facts, wanted, plan; None when this host was stopped, with one line
 if this and "preflight" in this.phases and not preflight.passes(this):
+    this = None
+
+if this and not lock.take(this):  # another run is at work here
     this = None
 
 if this and this.rollback:

@@ -4,11 +4,15 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+from operations.lock import OtherRun
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(700)
@@ -123,6 +127,22 @@ def test_an_engine_that_was_started_with_edited_flags_is_restarted(deploy, deplo
     assert "--speculative-ddtree-spine-first" not in engine
     assert launch.read_text() == rendered
     assert all(hosts == [] for hosts in deploy.plan().values())
+
+
+def test_a_run_beside_another_one_is_refused_with_who_is_at_work(deploy, deployed):
+    take = ["sh", "-c", OtherRun().command(str(deploy.prefix / "run"), "ann@there since 10:00")]
+    session = f"import subprocess; subprocess.run({take!r}); print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", session], **pipes) as other:
+        other.stdout.readline()
+        second = deploy.run("-y", "--data", "only=serve")
+        dry = deploy.run("--dry")
+        other.communicate("\n")
+    assert second.returncode == 1
+    assert "found one by ann@there since 10:00; run again when it has ended" in second.stderr
+    assert "Starting operation" not in second.stderr
+    assert dry.returncode == 0
+    assert deploy.run("-y", "--data", "only=serve").returncode == 0
 
 
 def test_another_folder_works_too(deploy, deployed, tmp_path):
