@@ -1,5 +1,8 @@
 """A deployed service lives through crashes, reboots, interrupted runs and roll-backs."""
 
+import os
+import signal
+
 import pytest
 from lab_deploy import PREFIX, Deployment, kill_run, wait_for
 
@@ -84,6 +87,27 @@ def test_a_run_killed_while_it_restarts_is_mended_by_the_next(deployed_lab: Depl
     assert deployed_lab.current("b300-a") == wanted
     status = deployed_lab.status("b300-a")
     assert (status["state"], status["fingerprint"]) == ("ready", wanted)
+    assert deployed_lab.planned("--limit", "b300-a") == {}
+
+
+def test_a_second_run_is_refused_while_another_is_at_work_and_not_when_that_is_dead(
+    deployed_lab: Deployment,
+) -> None:
+    lock = f"cat {PREFIX}/run/deploy.lock"
+    before = deployed_lab.tool.ssh("b300-a", lock)
+    run = deployed_lab.start("-y", *CHANGE, *SERVE)
+    wait_for(
+        lambda: run.poll() is not None or deployed_lab.tool.ssh("b300-a", lock) != before,
+        lambda: "the run never took the host",
+    )
+    os.killpg(run.pid, signal.SIGSTOP)  # at work for as long as the test needs it
+    assert run.poll() is None
+    second = deployed_lab.run("-y", "--limit", "b300-a")
+    kill_run(run)
+    assert second.returncode == 1
+    assert "expected no other run on this host and prefix" in second.stderr
+    assert f"(pid {run.pid})" in second.stderr
+    deployed_lab.apply("--limit", "b300-a")
     assert deployed_lab.planned("--limit", "b300-a") == {}
 
 
