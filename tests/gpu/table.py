@@ -20,6 +20,7 @@ from pathlib import Path
 
 import check
 from engines import Engine, accept_length, hold, prompt_ids
+from judge import Judge
 
 
 def measure(engine: Engine, prompts, tokens: int, concurrency: int) -> dict:
@@ -42,6 +43,7 @@ def spread(values: list[float], digits: int = 1) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True)
+    parser.add_argument("--same-as", help="a smaller folder of the same function, for the judge")
     parser.add_argument("--drafter", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budgets", default="15,31,63", help="auto: chosen step by step")
@@ -95,38 +97,50 @@ def main() -> None:
         sys.exit(f"failed: {check.failed}")
 
 
-def budget_of(arm: str) -> int:
-    name = arm.partition("-")[2]
-    return -1 if name == "auto" else int(name)
-
-
 def gate(engines: dict[str, Engine], args) -> None:
-    """No speed without agreement; the answers are kept, for a replay against fp32."""
+    """No speed without agreement (judge.py); the answers are kept, for replay.py."""
     prompts = prompt_ids(args.target)
-    expected = engines["ar"].generate_all(prompts, 128, 2)
-    kept = {"prompts": prompts, "ar": [a["output_ids"] for a in expected]}
-    for budget in args.budgets.split(","):
-        engines["ddtree"].set_budget(budget_of(f"ddtree-{budget}"))
-        answers = engines["ddtree"].generate_all(prompts, 128, 3 if budget == "31" else 1)
-        check.agreement(f"ddtree-{budget}", engines["ar"], prompts, expected, answers)
-        kept[budget] = [[a["output_ids"], a["meta_info"]["spec_verify_ct"]] for a in answers]
+    judge = Judge(args.same_as or args.target)
+    kept: dict = {"prompts": prompts}
+    baseline = None
+    for arm in arms_of(engines, args):
+        engine = use(engines, arm)
+        answers = engine.generate_all(prompts, 128, 3 if arm == "ddtree-31" else 1)
+        found = judge(prompts, answers)
+        baseline = baseline or found
+        check.report(f"greedy {arm}", found.as_good_as(baseline), str(found))
+        steps = [answer["meta_info"].get("spec_verify_ct") for answer in answers]
+        outputs = [answer["output_ids"] for answer in answers]
+        name = arm.removeprefix("ddtree-")
+        kept[name] = [list(pair) for pair in zip(outputs, steps, strict=True)]
     (args.out / "answers.json").write_text(json.dumps(kept))
 
 
-def run(engines: dict[str, Engine], args) -> list[dict]:
-    prompts = prompt_ids(args.target)
+def arms_of(engines: dict[str, Engine], args) -> list[str]:
     arms = [arm for arm in engines if arm not in ("ddtree", "extend")]
     for name, budgets in (("ddtree", args.budgets), ("extend", args.extend_budgets)):
         if name in engines:
             arms += [f"{name}-{budget}" for budget in budgets.split(",")]
+    return arms
+
+
+def use(engines: dict[str, Engine], arm: str) -> Engine:
+    """The arm's engine, its budget set."""
+    name, _, budget = arm.partition("-")
+    if budget:
+        engines[name].set_budget(-1 if budget == "auto" else int(budget))
+    return engines[name]
+
+
+def run(engines: dict[str, Engine], args) -> list[dict]:
+    prompts = prompt_ids(args.target)
+    arms = arms_of(engines, args)
     rng = random.Random(1)
     rows = []
     for round_number in range(-1, args.rounds):  # round -1 warms up
         for concurrency in map(int, args.concurrency.split(",")):
             for arm in rng.sample(arms, len(arms)):
-                engine = engines[arm.partition("-")[0]]
-                if engine.arm == "ddtree":
-                    engine.set_budget(budget_of(arm))
+                engine = use(engines, arm)
                 asked = prompts[:4] if concurrency == 1 else prompts
                 tokens = 48 if round_number < 0 else args.tokens
                 found = measure(engine, asked, tokens, concurrency)

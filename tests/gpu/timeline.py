@@ -7,6 +7,7 @@ KV-prepare kernel.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import sys
@@ -72,4 +73,8 @@ def waits(events: list[dict]) -> dict[tuple[str, str], tuple[float, int]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", type=Path)
+    main(parser.parse_args().trace)
