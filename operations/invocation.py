@@ -66,10 +66,15 @@ def _asks(argv: Sequence[str]) -> bool:
     """A deploy that is neither dry nor agreed to; other commands of pyinfra change nothing."""
     deploys = any(word.endswith("deploy.py") for word in argv)
     quiet = ("--yes", "--dry", "--debug-operations", "--help", "--support", "--version")
-    if "only=preflight" in argv or "--data=only=preflight" in argv:
-        return False  # nothing is left to agree to
+    if only_looks(argv):
+        return False
     short = any(re.fullmatch(r"-[a-z]*y[a-z]*", word) for word in argv)
     return deploys and not short and not any(word in quiet for word in argv)
+
+
+def only_looks(argv: Sequence[str]) -> bool:
+    """A run of the pre-flight alone: it changes nothing, so nothing is left to agree to."""
+    return "only=preflight" in argv or "--data=only=preflight" in argv
 
 
 def _inventory(argv: Sequence[str], valued: Set[str]) -> str | None:

@@ -42,6 +42,13 @@ def test_a_dry_run_on_a_bare_host_shows_every_file_and_touches_nothing(deploy):
     assert not deploy.prefix.exists()
 
 
+def test_a_pre_flight_alone_asks_nobody_and_changes_nothing(deploy):
+    done = deploy.run("--data", "only=preflight")
+    assert done.returncode == 0, done.stderr
+    assert "preflight:" in done.stderr and "Traceback" not in done.stderr
+    assert not deploy.prefix.exists()
+
+
 def test_the_run_ends_with_a_table_and_the_places_of_its_files(deployed):
     for word in ("ar", "dflash", "ddtree-8", "ddtree-16", "JSON", "report"):
         assert word in deployed.stdout
@@ -107,6 +114,15 @@ def test_a_roll_back_serves_the_release_before(deploy, deployed):
     assert (deploy.prefix / "current").readlink() == first
     status = deploy.status()
     assert (status["state"], status["arm"]) == ("ready", "ddtree-16")
+
+
+@pytest.mark.parametrize("mode", ["-y", "--dry"])
+def test_a_roll_back_to_a_release_that_is_not_there_is_refused_with_a_line(deploy, deployed, mode):
+    done = deploy.run(mode, "--data", "rollback=0123456789ab")
+    assert done.returncode == 1
+    assert "roll-back: no release 0123456789ab; see the folders in" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert deploy.status()["state"] == "ready"
 
 
 def test_an_engine_that_was_started_with_edited_flags_is_restarted(deploy, deployed):
