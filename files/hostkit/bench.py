@@ -19,7 +19,7 @@ import httpx
 from . import processes
 from .bench_config import BenchArm, BenchConfig, Step, read_config
 from .bench_correctness import Divergence, compare, logit_gap, verdict
-from .bench_crosscheck import cross_check
+from .bench_crosscheck import cross_check, in_words
 from .bench_gpu import gpu_state
 from .bench_store import Progress, Store
 from .diagnose import diagnose
@@ -184,8 +184,7 @@ class Bench:
         prompts = self.config.prompts[settings.prompt_sets[0]]
         found = await cross_check(http, launch, prompts, sampling, min(settings.concurrency))
         self.store.document["cross_check"] = found
-        told = ", ".join(f"{name} {value}" for name, value in found.items())
-        self.progress.tell(f"cross-check: {told}")
+        self.progress.tell(f"cross-check: {in_words(found)}")
 
     # -- correctness ------------------------------------------------------------------------
 

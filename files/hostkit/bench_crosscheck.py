@@ -43,6 +43,16 @@ async def cross_check(
         return {"tool": TOOL, "error": f"{type(error).__name__}: {error}"[:300]}
 
 
+def in_words(found: dict[str, Any]) -> str:
+    """A line on a cross-check's outcome, short enough for a progress line."""
+    if "error" in found:
+        return str(found["error"])
+    ours, theirs = found["tokens_per_s"], found["tokens_per_s_bench_serving"]
+    verdict = "agree" if found["agrees"] else "DISAGREE"
+    apart = f"{found['difference_percent']:+.1f} %"
+    return f"{ours:.1f} tok/s here, {theirs:.1f} there ({apart}): they {verdict}"
+
+
 async def _cross_check(
     http: httpx.AsyncClient,
     launch: Launch,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hostkit.bench_config import read_config
 from hostkit.bench_correctness import verdict
+from hostkit.bench_crosscheck import in_words
 from hostkit.bench_gpu import parse
 from hostkit.errors import HostkitError
 from hostkit_processes import FILES, eventually, free_port, is_alive
@@ -152,6 +153,14 @@ def test_a_cross_check_that_fails_is_told_and_fails_nothing_else(bench, options,
     document = bench.prepare(arms=ARMS[:1], engine="sglang", options={"ar": options}, repeats=1)
     assert bench.run(document)[0] == 0
     assert words in bench.result()["cross_check"]["error"]
+
+
+def test_a_cross_check_is_told_in_one_short_line():
+    found = {"tokens_per_s": 270.04, "tokens_per_s_bench_serving": 281.9}
+    apart = found | {"difference_percent": -4.21, "agrees": True}
+    assert in_words(apart) == "270.0 tok/s here, 281.9 there (-4.2 %): they agree"
+    assert in_words(apart | {"agrees": False}).endswith("they DISAGREE")
+    assert in_words({"error": "exit code 1: no such file"}) == "exit code 1: no such file"
 
 
 def test_any_divergence_fails_in_fp32(bench):
