@@ -15,6 +15,8 @@ from typing import Any
 
 from pyinfra.api.command import FunctionCommand, StringCommand
 
+from operations import shell
+
 POLL_S = 2.0
 LONGEST = 120  # characters of a progress line
 REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
@@ -97,12 +99,8 @@ def wait(
     began = shown_at = time.monotonic()
     shown = ""
     while True:
-        done, output = host.run_shell_command(
-            StringCommand(poll_command(run_dir, name, status_file)),
-            print_output=False,
-            print_input=False,
-        )
-        job = read_poll(output.stdout if done else "")
+        done, text = shell.run(host, StringCommand(poll_command(run_dir, name, status_file)))
+        job = read_poll(text if done else "")
         now = time.monotonic()
         line = show(job.line)
         if line and (words(line) != shown or now - shown_at > REPEAT_S):

@@ -21,6 +21,7 @@ from pyinfra.api.exceptions import NoHostError
 
 from facts.models import ModelState, parse, probe
 from operations import job as detached
+from operations import shell
 from operations.model_job import fetch_command, jobs_dir, launch, question
 from operations.model_remote import fail, poll, run, write, write_job
 from operations.model_source import ModelSource
@@ -83,12 +84,10 @@ def await_stamp(neighbour: Any, question: str, source: ModelSource, log: Any) ->
 
 
 def _ask(neighbour: Any, question: str, source: ModelSource) -> ModelState:
-    done, output = neighbour.run_shell_command(
-        StringCommand(question), print_output=False, print_input=False
-    )
+    done, text = shell.run(neighbour, StringCommand(question))
     if not done:
         raise CopyError(f"{source}: {source.origin} stopped answering")
-    return parse(output.stdout.splitlines()).of(source.key)
+    return parse(text.splitlines()).of(source.key)
 
 
 class Handover:
@@ -123,10 +122,8 @@ class Handover:
         self.listing = _listing(self._send(f"cat {directory}.manifest.json"))
 
     def _send(self, command: str, text: str = "") -> str:
-        done, output = self.neighbour.run_shell_command(
-            StringCommand(command), print_output=False, print_input=False, _stdin=text + "\n"
-        )
-        return str(output.stdout) if done else ""
+        done, said = shell.run(self.neighbour, StringCommand(command, _stdin=text + "\n"))
+        return said if done else ""
 
     def close(self) -> None:
         """End the server and remove what it left."""

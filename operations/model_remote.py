@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pyinfra import logger
-from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import QuoteString, StringCommand
 
 from facts.models import ModelState, parse, probe
+from operations import shell
 from operations.model_job import job_path, log_path, progress, question, unit_name
 from operations.model_source import ModelSource
 
@@ -73,17 +73,12 @@ def poll(
 
 def run(host: Any, command: StringCommand) -> str | None:
     """What a command printed; None when it failed or the connection is gone."""
-    given = host.current_op_global_arguments or {}
-    arguments = {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}
-    arguments |= command.connector_arguments
     try:
-        done, output = host.run_shell_command(
-            command, print_output=False, print_input=False, **arguments
-        )
+        done, text = shell.run(host, command)
     except Exception as error:  # each connector has errors of its own for a lost connection
         logger.debug("%s: %s", type(error).__name__, error)
         return None
-    return str(output.stdout) if done else None
+    return text if done else None
 
 
 def _last_line(

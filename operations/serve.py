@@ -14,7 +14,7 @@ from pyinfra.context import host
 
 from facts.service import Service, ServiceState
 from files.hostkit.launch import Launch
-from operations import job, preflight, show
+from operations import job, preflight, shell, show
 from operations.layout import Layout
 from operations.run import Run
 
@@ -160,12 +160,8 @@ def wait_ready(
     began = shown_at = time.monotonic()
     line = shown = ""
     while time.monotonic() - began < timeout_s + 60:
-        _, output = host.run_shell_command(
-            StringCommand(f"cat {layout.status} 2>/dev/null || true"),
-            print_output=False,
-            print_input=False,
-        )
-        status = _status(output.stdout)
+        _, text = shell.run(host, StringCommand(f"cat {layout.status} 2>/dev/null || true"))
+        status = _status(text)
         mine = status.get("fingerprint") == wanted
         if mine and status.get("state") == "ready":
             host.log(f"serving on port {status.get('port')}: {status.get('message', 'ready')}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from subprocess import PIPE
 from typing import IO, Any
 
 from pyinfra.api.command import StringCommand
 from pyinfra.context import inventory
 
 from facts.machine import Machine, MachineFacts
-from operations import job
+from operations import job, shell
 from operations.layout import STAMP, Layout
 from operations.tools_paths import python_of
 
@@ -63,68 +64,66 @@ def copy(
     if reason is not None:
         return job.failed(host, reason)
     question = StringCommand(f"test -e {layout.venv}/{STAMP} && du -sk {layout.venv} | cut -f1")
-    there, output = other.run_shell_command(question, print_output=False, print_input=False)
+    there, text = shell.run(other, question)
     if not there:
         return job.failed(
             host, f"stack 'copy': {name} has no finished {layout.venv}; deploy it first"
         )
-    total = int(output.stdout.split()[0]) * 1024
     folder, base = layout.venv.rpartition("/")[::2]
     read = f"tar -C {folder} --exclude {base}/{STAMP} -cf - {base}"
     write = f"mkdir -p {folder} && rm -rf {layout.venv} && tar -C {folder} -xf -"
-    done = pump(_reader(other, read), _writer(host, write), total, host.log)
-    return done or job.failed(host, f"stack 'copy': the stream from {name} broke off")
+    fault = transfer(Stream(other, read), Stream(host, write), int(text.split()[0]), host.log)
+    if fault is not None:
+        return job.failed(host, f"stack 'copy': the stream from {name} broke off: {fault}")
+    return True
 
 
-def pump(
-    source: IO[bytes], sink: Callable[[bytes | None], bool], total: int, log: Callable[[str], Any]
-) -> bool:
-    """Moves bytes to their end with progress lines; `sink(None)` closes and says if all is well."""
+class Stream:
+    """A command on a host whose input or output goes through this machine."""
+
+    def __init__(self, host: Any, command: str) -> None:
+        client = getattr(host.connector, "client", None)
+        words = shell.line(host, command)
+        self.stdin: IO[bytes]
+        self.stdout: IO[bytes]
+        self.stderr: IO[bytes]
+        if client is not None:
+            self.stdin, self.stdout, self.stderr = client.exec_command(words)
+            self._exit_code = self.stdout.channel.recv_exit_status  # type: ignore[attr-defined]
+            self.abort = self.stdout.channel.close  # type: ignore[attr-defined]
+        else:
+            process = subprocess.Popen(["sh", "-c", words], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+            assert process.stdin and process.stdout and process.stderr
+            self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+            self._exit_code, self.abort = process.wait, process.kill
+
+    def fault(self) -> str | None:
+        """Waits for its end; what it said last when it failed, None when it did not."""
+        said = self.stderr.read().decode(errors="replace").strip()
+        code = self._exit_code()
+        return None if code == 0 else said.rpartition("\n")[2] or f"exit code {code}"
+
+
+def transfer(source: Stream, sink: Stream, total_kib: int, log: Callable[[str], Any]) -> str | None:
+    """Moves what `source` prints into `sink`, to the end of both; what went wrong, or None."""
+    try:
+        pump(source.stdout, sink.stdin, total_kib * 1024, log)
+    except OSError:  # the sink has ended, and says why
+        source.abort()
+        return sink.fault() or "it ended before all was read"
+    return source.fault() or sink.fault()
+
+
+def pump(source: IO[bytes], sink: IO[bytes], total: int, log: Callable[[str], Any]) -> None:
+    """Moves bytes to their end, with progress lines, and closes the sink. Raises OSError."""
     began = shown = time.monotonic()
     moved = 0
     while data := source.read(CHUNK):
-        if not sink(data):
-            return False
+        sink.write(data)
         moved += len(data)
         now = time.monotonic()
         if now - shown > REPEAT_S:
             rate = moved / (now - began) / 1e6
             log(f"engine venv: {moved / 1e9:.1f} of {total / 1e9:.1f} GB, {rate:.0f} MB/s")
             shown = now
-    return sink(None) and moved > 0
-
-
-def _reader(host: Any, command: str) -> IO[bytes]:
-    client = getattr(host.connector, "client", None)
-    if client is not None:
-        _, stdout, _ = client.exec_command(command)
-        return stdout  # type: ignore[no-any-return]
-    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    return process.stdout
-
-
-def _writer(host: Any, command: str) -> Callable[[bytes | None], bool]:
-    client = getattr(host.connector, "client", None)
-    if client is not None:
-        stdin, stdout, _ = client.exec_command(command)
-
-        def to_channel(data: bytes | None) -> bool:
-            if data is not None:
-                stdin.channel.sendall(data)
-                return True
-            stdin.channel.shutdown_write()
-            return bool(stdout.channel.recv_exit_status() == 0)
-
-        return to_channel
-    process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE)
-
-    def to_pipe(data: bytes | None) -> bool:
-        assert process.stdin is not None
-        if data is not None:
-            process.stdin.write(data)
-            return True
-        process.stdin.close()
-        return process.wait() == 0
-
-    return to_pipe
+    sink.close()

@@ -52,6 +52,20 @@ class Deployment:
         self.printed += [done.stdout, done.stderr]
         return done
 
+    def as_user(self, user: str) -> tuple[str, ...]:
+        """Arguments of a run that reaches the hosts as `user`; one who is not root has sudo."""
+        if user == "root":
+            return ()
+        keys = f"~{user}/.ssh"
+        for name in ("b300-a", "ct200-a"):
+            self.tool.ssh(
+                name,
+                f"id {user} >/dev/null 2>&1 || useradd --create-home {user}; "
+                f"mkdir -p {keys}; cp ~/.ssh/authorized_keys {keys}/; chown -R {user} {keys}; "
+                f"echo '{user} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{user}",
+            )
+        return ("--user", user, "--sudo")
+
     def apply(self, *arguments: str) -> dict[str, Any]:
         """The results document of a run that must succeed."""
         done = self.run("-y", "--json", *arguments)

@@ -13,8 +13,9 @@ def settings(**more: str) -> str:
     return f"set={json.dumps({'prefix': PREFIX, **more})}"
 
 
-def test_the_engine_venv_is_copied_from_another_group_and_runs(deployed_lab: Deployment):
-    only = ("--data", "only=stack")
+@pytest.mark.parametrize("user", ["root", "ops"])
+def test_the_engine_venv_is_copied_from_another_group_and_runs(deployed_lab: Deployment, user: str):
+    only = ("--data", "only=stack", *deployed_lab.as_user(user))
     copied = settings(stack="copy", stack_from="b300-a")
     try:
         deployed_lab.apply("--limit", "b300-a", *only, "--data", settings())

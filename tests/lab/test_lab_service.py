@@ -120,3 +120,14 @@ def test_a_roll_back_serves_the_earlier_release_again(deployed_lab: Deployment) 
     status = deployed_lab.status("b300-a")
     assert (status["state"], status["fingerprint"]) == ("ready", wanted)
     assert deployed_lab.planned("--limit", "b300-a") == {}
+
+
+def test_an_ordinary_user_with_sudo_starts_the_service_and_sees_it_get_ready(
+    deployed_lab: Deployment,
+) -> None:
+    ops = deployed_lab.as_user("ops")
+    deployed_lab.tool.ssh("b300-a", "systemctl stop ddtree")
+    done = deployed_lab.apply("--limit", "b300-a", *SERVE, *ops)
+    changed = {op["name"] for op in done["operations"] if op["success"]}
+    assert "serve: start, and wait until it is ready" in changed
+    assert deployed_lab.planned("--limit", "b300-a", *ops) == {}

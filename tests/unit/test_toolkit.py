@@ -3,13 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from facts.machine import MachineFacts
 from facts.nvidia import Toolkit
 from operations.plan import choose
-from operations.stack_copy import pump, refusal
+from operations.stack_copy import Stream, refusal, transfer
 from operations.toolkit import PACKAGES, build_script, missing
 from operations.wanted import Wanted
 
@@ -63,17 +64,30 @@ def test_a_venv_for_another_host_is_refused_with_what_differs(change, word):
     assert f"expected the same {word} on both hosts" in reason
 
 
-def test_a_stream_arrives_whole_and_a_broken_one_is_noticed(tmp_path):
-    source = tmp_path / "source"
-    source.write_bytes(bytes(range(256)) * 20000)
-    got = bytearray()
+class Here:
+    """This machine as pyinfra's @local: no SSH client, no sudo."""
 
-    def sink(data):
-        got.extend(data or b"")
-        return True
+    connector = state = None
+    current_op_global_arguments: ClassVar[dict] = {"_shell_executable": "sh"}
 
-    with source.open("rb") as stream:
-        assert pump(stream, sink, 1, print)
-    assert bytes(got) == source.read_bytes()
-    with source.open("rb") as stream:
-        assert not pump(stream, lambda data: data is not None, 1, print)
+
+def test_a_stream_arrives_whole(tmp_path):
+    (tmp_path / "source").write_bytes(bytes(range(256)) * 20000)
+    read, write = f"cat {tmp_path}/source", f"cat >{tmp_path}/sink"
+    assert transfer(Stream(Here, read), Stream(Here, write), 1, print) is None
+    assert (tmp_path / "sink").read_bytes() == (tmp_path / "source").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "why"),
+    [
+        ("cat /dev/zero", "echo no room >&2; exit 2", "no room"),
+        ("cat /dev/zero", "exit 0", "it ended before all was read"),
+        ("printf half; echo lost >&2; exit 1", "cat >/dev/null", "lost"),
+        ("printf all", "cat >/dev/null; exit 3", "exit code 3"),
+    ],
+)
+def test_a_stream_that_breaks_off_is_noticed_with_the_reason_of_the_end_that_broke(
+    read, write, why
+):
+    assert transfer(Stream(Here, read), Stream(Here, write), 1, print) == why
