@@ -11,6 +11,7 @@ from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
+from pyinfra.context import state as state_of_run
 
 from facts.service import Service, ServiceState
 from files.hostkit.launch import Launch
@@ -75,8 +76,11 @@ def roll_back(run: Run, to: str) -> Generator[Any, None, None]:
     if target is None or not state.files:
         what = "no earlier release on this host" if to == "previous" else f"no release {to}"
         line = f"roll-back: {what}; see the folders in {layout.prefix}/releases"
-        host.log_styled(line, fg="red", log_func=logger.error)
-        preflight.take_out()
+        if state_of_run.is_executing:
+            yield FunctionCommand(lambda state, host: job.failed(host, line), (), {})
+        else:
+            job.failed(host, line)
+            preflight.take_out()
         return
     if state.current == target and state.running == target and state.ready:
         return
