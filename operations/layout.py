@@ -59,8 +59,12 @@ class Layout:
         return f"{self.prefix}/results/{fingerprint}.json"
 
     def hostkit(self, *words: str) -> tuple[str, ...]:
-        """The command `hostkit WORDS` of this run's own sources, as words of a command line."""
-        return ("env", f"PYTHONPATH={self.sources}", self.tools_python, "-m", "hostkit", *words)
+        """The command `hostkit WORDS` of this run's own sources, as words of a command line.
+
+        The Hub's token, which the environment holds on @local, is not for what it starts.
+        """
+        environment = ("env", "-u", "HF_TOKEN", f"PYTHONPATH={self.sources}")
+        return (*environment, self.tools_python, "-m", "hostkit", *words)
 
 
 def default_prefix(uid: int, home: str) -> str:

@@ -133,7 +133,8 @@ def control(layout: Layout, systemd: bool, service: str, verb: str) -> str:
         reset = f"systemctl reset-failed {service}.service 2>/dev/null; "
         return f"{forget}{reset}systemctl {wait}{verb} {service}.service"
     conf = f"{layout.prefix}/supervisor/{service}.conf"
-    daemon = f"{layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
+    # it hands its environment on, on @local that of the person who deploys
+    daemon = f"env -u HF_TOKEN {layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
     ctl = f"{layout.current}/tools/bin/python -m supervisor.supervisorctl -c {conf}"
     pid = f"$(cat {layout.run}/supervisord.pid 2>/dev/null || echo none)"
     alive = f"grep -qsF {conf} /proc/{pid}/cmdline"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "hf_CanaryThatOnlyADownloadMayHave"
 PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
 
 
@@ -49,6 +50,7 @@ class Deploy:
             text=True,
             timeout=600,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, "HF_TOKEN": TOKEN},
         )
 
     def plan(self, *words: str, **wanted) -> dict[str, list[str]]:

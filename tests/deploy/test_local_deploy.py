@@ -80,6 +80,14 @@ def test_the_service_answers_after_the_benchmark(deploy, deployed):
         assert json.load(answer)["meta_info"]["completion_tokens"] == 4
 
 
+def test_the_token_of_who_deploys_does_not_reach_the_service_or_a_file(deploy, deployed):
+    status, daemon = deploy.status(), int((deploy.prefix / "run/supervisord.pid").read_text())
+    for pid in (daemon, status["pid"], status["engine_pid"]):
+        assert b"hf_Canary" not in Path(f"/proc/{pid}/environ").read_bytes()
+    found = subprocess.run(["grep", "-rl", "hf_Canary", deploy.prefix], capture_output=True)
+    assert found.stdout == b""
+
+
 def test_a_settled_host_plans_to_zero(deploy, deployed):
     plan = deploy.plan()
     assert {name.split(":")[0] for name in plan} >= PHASES
