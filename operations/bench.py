@@ -23,8 +23,9 @@ from operations.run import Run
 def measure(run: Run) -> Generator[Any, None, None]:
     """Runs `hostkit bench` unless the result of this fingerprint is stored, and fetches it.
 
-    The benchmark needs the whole machine: the job stops the service, measures, and starts the
-    service again by itself, so that a lost connection leaves a serving host.
+    The benchmark needs the whole machine. The job measures the service as it stands where it is one
+    of the launches, stops it, measures the rest, and starts the service again by itself, so that a
+    lost connection leaves a serving host.
     """
     config, layout, again = run.bench, run.layout, run.bench_mode == "force"
     name = config["fingerprint"]
@@ -52,7 +53,7 @@ def measure(run: Run) -> Generator[Any, None, None]:
 
 
 def script(layout: Layout, systemd: bool, service: str, name: str) -> str:
-    """The job: stop, measure, start. The service comes back whatever the benchmark's end."""
+    """The job: measure what is served, stop, measure the rest, start whatever the end was."""
     base = f"{layout.run}/bench-{name}"
     measure = " ".join(
         layout.hostkit(
@@ -68,7 +69,8 @@ def script(layout: Layout, systemd: bool, service: str, name: str) -> str:
     stop = serve.control(layout, systemd, service, "stop")
     start = serve.control(layout, systemd, service, "start")
     return (
-        f"rm -f {base}.status.json; {stop}; {measure}; code=$?; {start}; "
+        f"rm -f {base}.status.json; {measure} --served {layout.current}/launch.json; "
+        f"{stop}; {measure}; code=$?; {start}; "
         f"rm -f {base}.status.json; exit $code"
     )
 

@@ -3,6 +3,9 @@
 Each launch is started once (or once a round, see `interleave_launches`), warmed at the measured
 concurrency, then its arms run interleaved, round by round, so that drift of clocks and
 temperature meets all of them. An interrupted run goes on where it stopped.
+
+With --served the running service is measured as it stands, if it is one of the launches: loading a
+large model once less. A second call, after the service was stopped, measures the rest.
 """
 
 import argparse
@@ -10,7 +13,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from .bench_config import BenchArm, BenchConfig, Step, read_config
 from .bench_correctness import Divergence, compare, logit_gap, verdict
 from .bench_crosscheck import cross_check, in_words
 from .bench_gpu import gpu_state
+from .bench_served import served_launch
 from .bench_store import Progress, Store
 from .diagnose import diagnose
 from .engine import Engine, refuse_if_busy
@@ -54,6 +58,21 @@ class Bench:
         warm = [step for step in steps if step.warmup and (step.arm, step.concurrency) in loads]
         return [*warm, *left]
 
+    async def run_served(self, service: Path) -> bool:
+        """Measures the arms of the launch that `service`, a launch.json, is running, if one is.
+
+        Not the baseline's, whose turn comes when the other arms' texts are known.
+        """
+        key = await served_launch(service, self.config)
+        if key is None or (self.config.baseline and key == self.config.baseline.launch):
+            return False
+        for launch, rounds in self.config.visits():
+            if launch == key:
+                with contextlib.suppress(EngineLostError):  # the next call starts its own engine
+                    async with self._serving(key, self.config.launches[key].url) as http:
+                        await self._measure(http, self._todo(key, rounds))
+        return True
+
     async def run(self) -> bool:
         """Measures what is left. True when every arm was measured."""
         for launch in self.config.launches.values():
@@ -74,14 +93,17 @@ class Bench:
         return not self.store.document["failed"]
 
     @contextlib.asynccontextmanager
-    async def _serving(self, key: str) -> AsyncIterator[httpx.AsyncClient]:
+    async def _serving(
+        self, key: str, running: str | None = None
+    ) -> AsyncIterator[httpx.AsyncClient]:
         """An engine of the launch that is ready, stopped afterwards if it was started here."""
         concurrency = max(self.settings.concurrency)
-        if key in self.config.running:
-            url = self.config.running[key]
+        url = running or self.config.running.get(key)
+        if url is not None:
             async with load_http(url, concurrency) as http:
                 if not await healthy(http):
                     raise HostkitError(f"use_running of launch {key!r}: no healthy engine at {url}")
+                await self._note_versions(http)
                 yield http
             return
         engine = Engine(self.config.launches[key])
@@ -240,6 +262,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the result file")
     parser.add_argument("--status", type=Path, help="progress as JSON, for who waits")
     parser.add_argument("--force", action="store_true", help="measure again what is stored")
+    parser.add_argument("--served", type=Path, help="the service's launch.json: measure it alone")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -258,7 +281,10 @@ def run(args: argparse.Namespace) -> int:
     processes.become_subreaper()
     bench = Bench(config, store, args.status)
     try:
-        complete = asyncio.run(_until_signal(bench))
+        if args.served:
+            asyncio.run(_until_signal(bench.run_served(args.served), bench))
+            return 0
+        complete = asyncio.run(_until_signal(bench.run(), bench))
     except HostkitError as error:
         bench.progress.tell(str(error), state="failed", keep=False)
         raise
@@ -272,9 +298,9 @@ def run(args: argparse.Namespace) -> int:
     raise HostkitError(reason)
 
 
-async def _until_signal(bench: Bench) -> bool:
+async def _until_signal(run: Coroutine[Any, Any, bool], bench: Bench) -> bool:
     """Runs the benchmark; SIGTERM and SIGINT stop the engine and end it with one line."""
-    work = asyncio.create_task(bench.run())
+    work = asyncio.create_task(run)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     try:

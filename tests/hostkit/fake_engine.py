@@ -81,7 +81,16 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def tell(self, text):
+        body = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def do_GET(self):
+        if self.path == "/metrics":
+            return self.tell(f"sglang:num_running_reqs {state['running']}\n")
         if self.path == "/health":
             up = time.monotonic() - started >= args.slow_start
             return self.reply(200 if up else 503, {})

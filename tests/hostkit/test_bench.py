@@ -271,6 +271,34 @@ def test_a_running_engine_is_used_when_named_and_left_running(bench, make_launch
     assert serving.status()["state"] == "ready"
 
 
+def test_the_service_is_measured_as_it_stands_and_the_rest_after_it(
+    bench, make_launch, supervise, tmp_path
+):
+    document = bench.prepare()
+    tree = document["launches"]["tree"]
+    service = tmp_path / "service.json"
+    service.write_text(json.dumps(tree | {"arm": "ddtree-8", "budget": 8}))
+    serving = supervise(json.loads(service.read_text()))
+    serving.until("ready")
+    assert bench.run(document, "--served", str(service))[0] == 0
+    part = json.loads(bench.out.with_suffix(".json.part").read_text())
+    assert {cell["arm"] for cell in part["cells"]} == {"ddtree-4", "ddtree-8"}
+    assert serving.status()["state"] == "ready"
+    serving.stop()
+    code, output, _ = bench.run(document)
+    assert code == 0 and "launch tree" not in output and "launch dflash" in output
+    assert len(order(bench.result())) == 8
+
+
+def test_a_service_of_other_flags_is_not_measured(bench, make_launch, supervise, tmp_path):
+    document = bench.prepare()
+    service = tmp_path / "service.json"
+    service.write_text(json.dumps(document["launches"]["tree"] | {"env": {"OTHER": "1"}}))
+    supervise(json.loads(service.read_text())).until("ready")
+    assert bench.run(document, "--served", str(service))[0] == 0
+    assert not bench.out.with_suffix(".json.part").exists()
+
+
 def test_the_status_counts_requests_and_ends_complete(bench):
     assert bench.run(bench.prepare(arms=ARMS[:1], repeats=1))[0] == 0
     status = json.loads(bench.status.read_text())
