@@ -129,7 +129,7 @@ def accept_length(answers: list[dict]) -> float:
     return emitted / sum(a["meta_info"]["spec_verify_ct"] for a in answers)
 
 
-def hold(path: Path | None, seconds: float = 240) -> None:
+def hold(path: Path | None, seconds: float = 400) -> None:
     """Wait for a file, so that several scripts start servers at once and measure in turn."""
     end = time.monotonic() + seconds
     while path is not None and not path.exists() and time.monotonic() < end:

@@ -74,7 +74,7 @@ def main() -> None:
     envs = {"ddtree": env, "extend": {**env, "SGLANG_DDTREE_SPLIT_ATTENTION": "0"}}
     engines = {
         arm: Engine(
-            "ddtree" if arm in envs else arm, args.target, args.drafter, 31000 + i, args.out,
+            "ddtree" if arm in envs else arm, args.target, args.drafter, 34000 + i, args.out,
             width=args.width, extra=graphs, env=envs.get(arm, {}),
         ).start()
         for i, arm in enumerate(args.arms.split(","))

@@ -12,6 +12,7 @@ def test_defaults_are_a_best_first_tree_of_one_width():
 
 def test_topk_never_exceeds_the_budget():
     assert read_settings(16, 5, {}).topk == 4
+    assert [read_settings(16, width, {}).topk for width in (16, 33, 34, 256)] == [15, 16, 32, 32]
 
 
 def test_widths_are_sorted_once_and_end_with_the_budgets():
