@@ -46,9 +46,13 @@ class Bench:
         self.store = store
         self.settings = config.settings
         self.gaps: dict[Divergence, float | None] = {}
-        todo = [self._todo(key, rounds) for key, rounds in config.visits()]
-        total = sum(step.requests for steps in todo for step in steps)
-        self.progress = Progress(status, total, sum(bool(steps) for steps in todo))
+        visits = config.visits()
+        todo = [self._todo(*visit) for visit in visits]
+        total, left = (
+            sum(step.requests for steps in parts for step in steps)
+            for parts in ([config.steps(*visit) for visit in visits], todo)
+        )
+        self.progress = Progress(status, total, left, sum(bool(steps) for steps in todo))
 
     def _todo(self, key: str, rounds: list[int]) -> list[Step]:
         """Steps not yet stored; a warm-up only where its arm has something left at that load."""
@@ -277,7 +281,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     taken = store.resume()
     if taken:
-        print(f"bench: goes on after {taken} cells of an interrupted run")
+        print(f"bench: goes on after {taken} cells that are stored")
     processes.become_subreaper()
     bench = Bench(config, store, args.status)
     try:

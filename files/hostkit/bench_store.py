@@ -45,7 +45,7 @@ class Store:
         return self.out.is_file() and self._fits(read_json(self.out), complete=True)
 
     def resume(self) -> int:
-        """Takes over the cells of an interrupted run of this fingerprint; returns their number."""
+        """Takes over the cells of an earlier call for this fingerprint; returns their number."""
         if self.part.is_file():
             earlier = read_json(self.part)
             if self._fits(earlier, complete=False):
@@ -87,13 +87,16 @@ def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Progress:
-    """The status file: {"state", "done", "total", "eta_s", "message", "log"}; requests count."""
+    """The status file: {"state", "done", "total", "eta_s", "message", "log"}; requests count.
 
-    def __init__(self, path: Path | None, total: int, launches: int):
+    Of `total` requests `left` are left to this call; earlier ones did the rest.
+    """
+
+    def __init__(self, path: Path | None, total: int, left: int, launches: int):
         self.path = path
         self.total = total
         self.launches_left = launches
-        self.done = 0
+        self.earlier = self.done = total - left
         self.request_seconds = 0.0
         self.launch_seconds: list[float] = []
         self.log: deque[str] = deque(maxlen=LOG_LINES)
@@ -101,10 +104,11 @@ class Progress:
 
     def eta_s(self) -> float | None:
         """Seconds left by what requests and launches took so far; None before the first."""
-        if not self.done:
+        measured = self.done - self.earlier
+        if not measured:
             return None
         launch = sum(self.launch_seconds) / max(1, len(self.launch_seconds))
-        each = self.request_seconds / self.done
+        each = self.request_seconds / measured
         return round(each * (self.total - self.done) + launch * self.launches_left, 1)
 
     def tell(self, message: str, state: str = "running", keep: bool = True) -> None:
