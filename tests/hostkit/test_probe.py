@@ -12,6 +12,8 @@ from hostkit import probe, probe_judge
 from hostkit.__main__ import main
 from hostkit_processes import FILES, is_alive
 
+CASES = Path(__file__).resolve().parents[1] / "cases"
+
 GOOD = {
     "matmul": [{"gpu": i, "tflops": 700.0, "repeatable": True} for i in range(4)],
     "memory": [{"gpu": i, "gb_s": 4000.0} for i in range(4)],
@@ -69,6 +71,18 @@ def test_a_run_equals_its_own_baseline_and_a_slower_one_does_not():
     slower = changed("all_reduce", None, small_us=80.0)
     assert ids(probe_judge.compare(slower, GOOD)) == ["probe-slower"]
     assert probe_judge.compare(GOOD, slower) == []
+
+
+@pytest.mark.parametrize("case", ["h200x1", "h200x2"])
+def test_real_h200_hosts_have_no_finding_and_a_halved_link_has(case):
+    document = json.loads((CASES / case / "probe.json").read_text())
+    results = document["results"]
+    assert probe_judge.judge(results) == [] == document["findings"]
+    assert probe_judge.compare(results, results) == []
+    slow = json.loads(json.dumps(results))
+    for row in [*slow["peer"], *slow["memory"]][:1]:
+        row["gb_s"] /= 2
+    assert {f.id for f in probe_judge.compare(slow, results)} == {"probe-slower"}
 
 
 def test_a_probe_that_is_gone_is_named():
