@@ -20,7 +20,8 @@ class ServiceState:
     one that leads nowhere is left out.
     `running`: fingerprint in the environment of the process that supervises, None when it is down.
     `enabled`: starts at boot (systemd), or its supervisord is up. `status`: RUN/status.json.
-    `bench_running`: a benchmark holds the machine.
+    `bench_running`: a benchmark holds the machine. `drop_ins`: files that change this unit, and not
+    others too.
     """
 
     current: str | None = None
@@ -31,6 +32,7 @@ class ServiceState:
     enabled: bool = False
     status: dict[str, Any] = field(default_factory=dict)
     bench_running: bool = False
+    drop_ins: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -67,7 +69,8 @@ class Service(FactBase[ServiceState]):
             "if test -n \"$pid\"; then echo running $(tr '\\0' '\\n' 2>/dev/null "
             "</proc/$pid/environ | sed -n 's/^DDTREE_FINGERPRINT=//p'); fi; "
             f"if test -d /run/systemd/system; then "
-            f'test "$(systemctl is-enabled {unit} 2>/dev/null)" = enabled && echo enabled; '
+            f"systemctl show -p UnitFileState -p DropInPaths {unit} 2>/dev/null | "
+            "sed -n 's/^UnitFileState=enabled$/enabled/p; s/^DropInPaths=/dropins /p'; "
             f"elif grep -qsF {p}/supervisor/{shlex.quote(service)}.conf "
             f"{_cmdline(f'{p}/run/supervisord.pid')}; "
             "then echo enabled; fi; "
@@ -115,6 +118,7 @@ def _read(output: list[str]) -> ServiceState:
         enabled="enabled" in values,
         status=_document(status),
         bench_running="bench" in values,
+        drop_ins=tuple(p for p in values.get("dropins", "").split() if ".service.d/" in p),
     )
 
 

@@ -28,9 +28,9 @@ REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so 
 def converge(run: Run) -> Generator[Any, None, None]:
     """The running process carries the release's fingerprint and flags, and says that it is ready.
 
-    Another fingerprint, or flags of a launch.json that somebody edited: restart. Down: start. The
-    same and ready: nothing. This holds after an interrupted run too, since it compares with the
-    process itself, not with what a run remembers.
+    Another fingerprint, or flags of a launch.json or service.env that somebody edited: restart.
+    Down: start. The same and ready: nothing. This holds after an interrupted run too, since it
+    compares with the process itself, not with what a run remembers.
     """
     layout, service = run.layout, run.wanted.service
     state = _state(run)
@@ -57,9 +57,11 @@ def _stray(run: Run, state: ServiceState) -> str | None:
         return "its supervisord is gone"
     if state.running != run.layout.release:
         return f"now {state.running}"
-    launch = Launch.from_json(json.loads(run.release.files["launch.json"]))
+    files = run.release.files
+    service_env = {"service_env": files["service.env"]}
+    launch = Launch.from_json(json.loads(files["launch.json"]) | service_env)
     if state.status.get("flags") != launch.flags:
-        return "running with other flags than launch.json"
+        return "running with other flags than launch.json and service.env"
     return None
 
 
@@ -134,7 +136,9 @@ def control(layout: Layout, systemd: bool, service: str, verb: str) -> str:
         return f"{forget}{reset}systemctl {wait}{verb} {service}.service"
     conf = f"{layout.prefix}/supervisor/{service}.conf"
     # it hands its environment on, on @local that of the person who deploys
-    daemon = f"env -u HF_TOKEN {layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
+    daemon = (
+        f"env -u HF_TOKEN {layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
+    )
     ctl = f"{layout.current}/tools/bin/python -m supervisor.supervisorctl -c {conf}"
     pid = f"$(cat {layout.run}/supervisord.pid 2>/dev/null || echo none)"
     alive = f"grep -qsF {conf} /proc/{pid}/cmdline"

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Generator
 from typing import Any
 
+from pyinfra import logger
 from pyinfra.api.command import FileUploadCommand
 from pyinfra.api.operation import operation
 from pyinfra.context import host
@@ -69,6 +70,10 @@ def _show(run: Run, state: ServiceState, stale: list[str], changed: list[str]) -
         show.note(f"Will point {layout.current} to {release.fingerprint} (now {state.current})")
     if run.systemd and not state.enabled:
         show.note(f"Will enable {run.wanted.service}.service")
+    if state.drop_ins:
+        what = f"{run.wanted.service}.service is changed by {', '.join(state.drop_ins)}"
+        line = f"{what}: no plan, fingerprint or result knows of it; remove it if that is not meant"
+        host.log_styled(line, fg="yellow", log_func=logger.warning)
 
 
 def _linked(release: Release, state: ServiceState) -> bool:

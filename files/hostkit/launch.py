@@ -4,7 +4,7 @@ import hashlib
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -15,8 +15,10 @@ from .errors import HostkitError
 class Launch:
     """One engine process: its command, its environment and the limits it must keep.
 
-    Times are seconds. `budget` is the draft tree's node budget that is set at run time on a
-    DDTREE engine, None leaves the engine's own. `algorithm` is None for autoregressive decoding.
+    Times are seconds. `budget` is the draft tree's node budget that is set at run time on a DDTREE
+    engine, None leaves the engine's own. `algorithm` is None for autoregressive decoding.
+    `service_env` is the text of the service.env beside a launch.json: what the service manager
+    gives to supervise, and supervise hands on.
     """
 
     fingerprint: str
@@ -39,6 +41,7 @@ class Launch:
     restart_delay_s: float = 2.0
     metrics_port: int | None = None
     log_limit_bytes: int = 64 * 2**20
+    service_env: str = ""
 
     @property
     def url(self) -> str:
@@ -49,8 +52,8 @@ class Launch:
     @property
     def flags(self) -> str:
         """Names what the engine runs with: command line, environment, budget; 12 hex digits."""
-        parts = json.dumps([self.argv, self.env, self.budget], sort_keys=True)
-        return hashlib.sha256(parts.encode()).hexdigest()[:12]
+        parts = [self.argv, self.env, self.budget, self.service_env]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def log(self) -> Path:
@@ -112,5 +115,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_launch(path: Path) -> Launch:
-    """The launch of a launch.json."""
-    return Launch.from_json(read_json(path), str(path))
+    """The launch of a launch.json, with the service.env beside it where there is one."""
+    launch = Launch.from_json(read_json(path), str(path))
+    beside = path.with_name("service.env")
+    return replace(launch, service_env=beside.read_text()) if beside.exists() else launch

@@ -38,7 +38,8 @@ log = logging.getLogger("hostkit")
 class Status:
     """What status.json holds; `since` is the epoch second of the state's beginning.
 
-    `flags` names the command line that this process has read, whatever launch.json says by now.
+    `flags` names the command line and the environment that this process has read, whatever
+    launch.json and service.env say by now.
     """
 
     state: str

@@ -124,6 +124,20 @@ def test_a_roll_back_serves_the_release_before(deploy, deployed):
     assert (status["state"], status["arm"]) == ("ready", "ddtree-16")
 
 
+def test_a_service_that_was_started_with_edited_variables_is_restarted(deploy, deployed):
+    place = deploy.prefix / "current/service.env"
+    rendered = place.read_text()
+    place.write_text(f"{rendered}REFSERVER_EDITED=1\n")
+    first = deploy.status()["pid"]
+    os.kill(first, signal.SIGKILL)  # supervisord starts it again, from the edited file
+    while not ((now := deploy.status())["pid"] != first and now["state"] == "ready"):
+        time.sleep(0.5)
+    assert deploy.run("-y", "--data", 'only=["units","serve"]').returncode == 0
+    engine = Path(f"/proc/{deploy.status()['engine_pid']}/environ").read_bytes()
+    assert b"REFSERVER_EDITED" not in engine
+    assert place.read_text() == rendered
+
+
 @pytest.mark.parametrize("mode", ["-y", "--dry"])
 def test_a_roll_back_to_a_release_that_is_not_there_is_refused_with_a_line(deploy, deployed, mode):
     done = deploy.run(mode, "--data", "rollback=0123456789ab")
@@ -145,7 +159,7 @@ def test_an_engine_that_was_started_with_edited_flags_is_restarted(deploy, deplo
         time.sleep(0.5)
     done = deploy.run("--dry", "--diff")
     assert "--speculative-ddtree-spine-first" in done.stderr
-    assert "running with other flags than launch.json" in done.stderr
+    assert "running with other flags than launch.json and service.env" in done.stderr
     assert deploy.run("-y").returncode == 0
     engine = Path(f"/proc/{deploy.status()['engine_pid']}/cmdline").read_text()
     assert "--speculative-ddtree-spine-first" not in engine

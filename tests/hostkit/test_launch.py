@@ -5,7 +5,7 @@ import json
 import pytest
 from hostkit.__main__ import main
 from hostkit.errors import HostkitError
-from hostkit.launch import Launch
+from hostkit.launch import Launch, read_launch
 
 GOOD = {
     "fingerprint": "f",
@@ -77,6 +77,15 @@ def test_values_survive_json():
 )
 def test_flags_name_what_the_engine_runs_with(change):
     assert Launch.from_json(GOOD | change).flags != Launch.from_json(GOOD).flags
+
+
+def test_a_service_env_beside_the_launch_file_counts_as_flags(tmp_path):
+    file = tmp_path / "launch.json"
+    file.write_text(json.dumps(GOOD))
+    assert read_launch(file).flags == Launch.from_json(GOOD).flags
+    (tmp_path / "service.env").write_text("A=1\n")
+    assert read_launch(file).flags == Launch.from_json(GOOD | {"service_env": "A=1\n"}).flags
+    assert read_launch(file).flags != Launch.from_json(GOOD).flags
 
 
 def test_limits_of_the_supervisor_are_no_flags_of_the_engine():

@@ -111,6 +111,19 @@ def test_a_second_run_is_refused_while_another_is_at_work_and_not_when_that_is_d
     assert deployed_lab.planned("--limit", "b300-a") == {}
 
 
+def test_a_drop_in_of_the_unit_is_named_and_left_alone(deployed_lab: Deployment) -> None:
+    place = "/etc/systemd/system/ddtree.service.d"
+    drop_in = f"mkdir {place}; printf '[Service]\\nNice=1\\n' >{place}/nice.conf"
+    deployed_lab.tool.ssh("ct200-a", f"{drop_in}; systemctl daemon-reload")
+    try:
+        done = deployed_lab.run("--dry", "--limit", "ct200-a")
+        assert f"ddtree.service is changed by {place}/nice.conf: " in done.stderr
+        assert deployed_lab.planned("--limit", "ct200-a") == {}
+    finally:
+        deployed_lab.tool.ssh("ct200-a", f"rm -r {place}; systemctl daemon-reload")
+    assert "is changed by" not in deployed_lab.run("--dry", "--limit", "ct200-a").stderr
+
+
 def test_a_roll_back_serves_the_earlier_release_again(deployed_lab: Deployment) -> None:
     wanted = deployed_lab.current("b300-a")
     deployed_lab.apply(*CHANGE, *SERVE)

@@ -72,6 +72,12 @@ def test_a_supervisord_of_another_service_under_a_stale_number_is_not_ours(tmp_p
     assert state_of(tmp_path).enabled is False
 
 
+def test_drop_ins_of_this_unit_are_told_from_those_of_all_services():
+    own = "/etc/systemd/system/ddtree.service.d/override.conf"
+    paths = f"/usr/lib/systemd/system/service.d/10-timeout-abort.conf {own}"
+    assert Service().process([f"dropins {paths}"]).drop_ins == (own,)
+
+
 def test_texts_of_files_survive_the_way_through_the_shell():
     line = "file /a " + base64.b64encode(b"x\n\xc3\xa4").decode()
     assert Service().process([line]).files == {"/a": "x\nä"}
