@@ -24,8 +24,6 @@ from operations.wanted import Wanted
 if TYPE_CHECKING:
     from operations.results import BenchResult
 
-WIDTH = 100  # columns that the table is made for
-
 
 @dataclass(frozen=True)
 class Ending:
@@ -65,11 +63,8 @@ def announce(run: Run) -> None:
 
 @lru_cache(maxsize=1)
 def _console() -> Console:
-    """stdout, or stderr where stdout is for machines; a log file gets the table's full width."""
-    console = Console(stderr="--json" in sys.argv, highlight=False)
-    if console.is_terminal:
-        return console
-    return Console(stderr="--json" in sys.argv, highlight=False, width=WIDTH)
+    """stdout, or stderr where stdout is for machines."""
+    return Console(stderr="--json" in sys.argv, highlight=False)
 
 
 def _end() -> None:
@@ -112,7 +107,7 @@ def _show(ending: Ending, result: BenchResult) -> None:
     from operations import gate, report_table
 
     console = _console()
-    console.print(report_table.render(result))
+    report_table.print_table(result, console)
     before = gate.stored_before(result, ending.result.parents[1])
     if before is not None:
         for line in gate.judge(result, before).lines():
@@ -140,14 +135,15 @@ def _adopt(load: Load, result: BenchResult, dry: bool) -> None:
     found = recommend(result, load)
     adoption = adopt(result, found, path.read_text() if path.exists() else None, path)
     console = _console()
-    console.print(f"best arm for concurrency {load.concurrency}: {found.arm}, {found.reason}")
+    best = f"best arm for concurrency {load.concurrency}: {found.arm}, {found.reason}"
+    console.print(best, soft_wrap=True)
     if not adoption.changes:
-        console.print(f"{_short(path)} says so already")
+        console.print(f"{_short(path)} says so already", soft_wrap=True)
         return
-    console.print(adoption.diff(), markup=False)
+    console.print(adoption.diff(), markup=False, soft_wrap=True)
     if not dry:
         path.write_text(adoption.new, encoding="utf-8")
-        console.print(f"written: {_short(path)}; the next run serves {found.arm}")
+        console.print(f"written: {_short(path)}; the next run serves {found.arm}", soft_wrap=True)
 
 
 def _kit(ending: Ending, result: BenchResult) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -13,18 +14,25 @@ from operations.statistics import ArmSummary, Comparison, Verdict, summarise
 
 WIDTH = 100
 
-LEFT = {"arm": 16, "verdict": 16}
+LEFT = {"arm": 10, "verdict": 12}
 """Columns of text, with the width that keeps the tables of several loads in line."""
 
-FIGURE = 7
+FIGURE = 6
 
 
 def print_table(result: BenchResult, console: Console | None = None) -> None:
-    """Print :func:`render`: colours on a terminal only, at most 100 columns wide."""
+    """Print :func:`render`: colours on a terminal only, at most 100 columns wide.
+
+    It is as wide as its tables at least: what rich leaves out on a narrow terminal are the last
+    columns, and they are the verdicts.
+    """
     console = console or Console()
-    if not console.is_terminal or console.width > WIDTH:
-        console.width = WIDTH
-    console.print(render(result))
+    page = render(result)
+    options = console.options.update(max_width=WIDTH)
+    least = Measurement.get(console, options, page).minimum
+    console.width = max(console.width, least) if console.is_terminal else WIDTH
+    console.width = min(console.width, WIDTH)
+    console.print(page)
 
 
 def render(result: BenchResult) -> RenderableType:
@@ -49,7 +57,8 @@ def _table(result: BenchResult, comparison: Comparison) -> Table:
     columns = _cpu_columns if result.on_cpu else _gpu_columns
     for name in columns(comparison.arms[0], result.baseline) | {"verdict": ""}:
         justify = "left" if name in LEFT else "right"
-        table.add_column(name, justify=justify, min_width=LEFT.get(name, FIGURE))  # type: ignore[arg-type]
+        width = LEFT.get(name, FIGURE)
+        table.add_column(name, justify=justify, min_width=width, no_wrap=True)  # type: ignore[arg-type]
     for row in comparison.arms:
         values = [Text(value) for value in columns(row, result.baseline).values()]
         verdict = Text(say.verdict(row, comparison), style=_colour(row))

@@ -1,6 +1,7 @@
 """The terminal table: what stands in it, and how wide it may be."""
 
 import io
+import re
 
 import pytest
 from made_results import changed, made_result, two_groups
@@ -61,8 +62,19 @@ def test_table_fits_100_columns_on_a_wide_terminal(document):
     assert max(map(len, printed(document, width=200).splitlines())) <= 100
 
 
-def test_no_figure_is_cut():
-    assert "…" not in printed(two_groups()[0])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_column_and_no_figure_is_cut_on_a_terminal_of_any_width(width):
+    wide, text = printed(two_groups()[0]), printed(two_groups()[0], width, terminal=True)
+    arms = [arm["name"] for arm in two_groups()[0]["arms"]]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "…" not in plain
+    assert [row_of(plain, arm) for arm in arms] == [row_of(wide, arm) for arm in arms]
+
+
+def test_the_table_of_the_usual_arms_fits_80_columns():
+    rules = [line for line in printed(made_result(RATES)).splitlines() if "───" in line]
+    assert rules
+    assert max(map(len, map(str.rstrip, rules))) <= 80
 
 
 def test_colours_only_on_a_terminal():
