@@ -32,6 +32,9 @@ if this and "preflight" in this.phases and not preflight.passes(this):
 if this and not lock.take(this):  # another run is at work here
     this = None
 
+if this and not this.rollback and not serve.published(this):
+    this = None
+
 if this and this.rollback:
     serve.roll_back(name="serve: roll back", run=this, to=this.rollback)
 

@@ -17,11 +17,29 @@ from facts.service import Service, ServiceState
 from files.hostkit.launch import Launch
 from operations import job, preflight, shell, show
 from operations.layout import Layout
-from operations.run import Run
+from operations.run import Run, stop
 
 POLL_S = 1.0
 ORPHAN_S = 150  # seconds for an orderly stop: more than any plan's stop_timeout_s
 REPEAT_S = 10.0  # a line in which only numbers changed is shown again after so long
+
+
+def published(run: Run) -> bool:
+    """False, and this host is stopped, where a part of a run would work on another release.
+
+    Without the phase `units` PREFIX/current stays as it is: `serve` would restart the old release
+    and wait for the new one, `bench` measure the old one under the new one's name.
+    """
+    if "units" in run.phases or not run.phases & {"serve", "bench"}:
+        return True
+    current = _state(run).current
+    if current == run.layout.release:
+        return True
+    stop(
+        f"expected {run.layout.current} to be release {run.layout.release}, found "
+        f"{current or 'none'}; add the phase 'units' (--data 'only=[\"units\", ...]'), or run all"
+    )
+    return False
 
 
 @operation()

@@ -14,6 +14,7 @@ from pyinfra.context import host
 
 from facts.service import Service, ServiceState
 from operations import show
+from operations.layout import STAMP, Layout
 from operations.release import Release
 from operations.run import Run
 
@@ -41,6 +42,8 @@ def publish(run: Run) -> Generator[Any, None, None]:
     stale = [n for n, text in release.files.items() if state.files.get(f"{folder}/{n}") != text]
     changed = [p for p, text in release.service_files.items() if state.files.get(p) != text]
     _show(run, state, stale, changed)
+    if state.current != release.fingerprint:
+        yield _refuse_without(layout)
     if "launch.json" in stale or not _linked(release, state):
         yield from _write_folder(release)
     else:
@@ -102,6 +105,12 @@ def _write_folder(release: Release) -> Generator[Any, None, None]:
         yield FileUploadCommand(io.BytesIO(text.encode()), f"{part}/{name}")
     links = " && ".join(f"ln -sfn {target} {part}/{name}" for name, target in release.links.items())
     yield f"chmod 0644 {part}/* && {links} && rm -rf {folder} && mv {part} {folder}"
+
+
+def _refuse_without(layout: Layout) -> str:
+    """Fails where the engine's venv is not there: a part of a run may leave its phase out."""
+    line = f"expected the engine's venv in {layout.venv}, found none; run the phase 'stack' first"
+    return f"test -e {layout.venv}/{STAMP} || {{ echo {shlex.quote(line)} >&2; false; }}"
 
 
 def _switch(current: str, previous: str, folder: str, was: str | None) -> str:

@@ -138,6 +138,28 @@ def test_a_service_that_was_started_with_edited_variables_is_restarted(deploy, d
     assert place.read_text() == rendered
 
 
+@pytest.mark.parametrize("phase", ["serve", "bench"])
+def test_a_part_that_would_work_on_the_old_release_is_refused(deploy, deployed, phase):
+    before = deploy.status()["pid"]
+    done = deploy.run("-y", "--data", f"only={phase}", arm="dflash")
+    assert done.returncode == 1
+    assert "; add the phase 'units'" in done.stderr
+    assert deploy.status()["pid"] == before
+
+
+def test_a_release_whose_stack_is_not_there_does_not_become_the_one_that_serves(deploy, deployed):
+    current, before = (deploy.prefix / "current").readlink(), deploy.status()["pid"]
+    venv = (deploy.prefix / "current/venv").resolve()
+    (venv / ".complete").rename(venv / ".moved")
+    try:
+        done = deploy.run("-y", "--data", 'only=["units","serve"]', arm="ddtree-8")
+    finally:
+        (venv / ".moved").rename(venv / ".complete")
+    assert done.returncode == 1
+    assert f"expected the engine's venv in {venv}, found none; run the phase 'stack'" in done.stderr
+    assert ((deploy.prefix / "current").readlink(), deploy.status()["pid"]) == (current, before)
+
+
 @pytest.mark.parametrize("mode", ["-y", "--dry"])
 def test_a_roll_back_to_a_release_that_is_not_there_is_refused_with_a_line(deploy, deployed, mode):
     done = deploy.run(mode, "--data", "rollback=0123456789ab")
