@@ -5,8 +5,8 @@
 Gates. Greedy agreement: the ids are AR's, or at the first other one the target's own
 log-probabilities of the two tokens (asked from the AR server on the same prefix) are within
 NEAR_TIE. Accept length: within DRAFTING of what the fp32 target and drafter have on the same text
-(replay.py). Sampling: see sampling.py. Prints one line a check and exits 1 if one failed; the
-answers are kept in OUT/answers.json.
+(replay.py). Sampling: see sampling.py. Prints one line a check and exits 1 if one failed; what goes
+wrong in one keeps no other from being made. The answers are kept in OUT/answers.json.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import random
 import sys
 import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
-from engines import Engine, accept_length, hold, prompt_ids
+from engines import Engine, accept_length, hold, prompt_ids, running, wait
 from sampling import LIMIT, judge_draws
 
 NEAR_TIE = 0.25  # two bf16 steps of a logit of 16..32
 DRAFTING = 0.02
-TOKENS = 128
-DRAWS = 1600
 
 failed = []
 
@@ -36,8 +39,27 @@ def report(name: str, ok: bool, text: str) -> None:
         failed.append(name)
 
 
+@contextlib.contextmanager
+def attempt(name: str) -> Iterator[None]:
+    """An error inside is a failed check of this name; what comes after goes on."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        report(name, False, f"{type(error).__name__}: {error}")
+
+
+def finish() -> NoReturn:
+    """End the script: exit code 1 if a check failed."""
+    print(f"{len(failed)} failed: {failed}" if failed else "all passed", flush=True)
+    sys.exit(bool(failed))
+
+
 def gap(ar: Engine, prompt: list[int], a: list[int], b: list[int]) -> tuple[int, float] | None:
-    """First position where two outputs differ, and the target's own gap there; None if equal."""
+    """First position where two outputs differ, and the target's own gap there; None if equal.
+
+    Where one output only ends early, the gap is infinite.
+    """
     for at, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             answer = ar.ask(
@@ -50,54 +72,7 @@ def gap(ar: Engine, prompt: list[int], a: list[int], b: list[int]) -> tuple[int,
             )
             top = {t[1]: t[0] for t in answer["meta_info"]["output_top_logprobs"][0]}
             return at, abs(top.get(x, -99.0) - top.get(y, -99.0))
-    return None
-
-
-def agreement(name: str, ar: Engine, prompts, expected, answers) -> None:
-    gaps = [
-        gap(ar, p, e["output_ids"], a["output_ids"])
-        for p, e, a in zip(prompts, expected, answers, strict=True)
-    ]
-    apart = [g for g in gaps if g is not None]
-    worst = max((g[1] for g in apart), default=0.0)
-    text = f"{len(gaps) - len(apart)} of {len(gaps)} identical, worst gap {worst:.3f} of {apart}"
-    report(f"greedy {name}", worst <= NEAR_TIE, text)
-
-
-def drafting(ar: Engine, chain: Engine, tree: Engine, reference, prompts, expected) -> dict:
-    """Agreement and accept lengths of DFLASH and of all budgets; returns the answers to keep.
-
-    DFLASH's own chain is the control: what it loses against fp32 is bf16's doing, and no failure.
-    """
-    kept = {"prompts": prompts, "ar": [e["output_ids"] for e in expected]}
-    for arm in ("dflash", "0", "8", "16", "32", "64"):
-        engine, budget = (chain, 0) if arm == "dflash" else (tree, int(arm))
-        if engine is tree:
-            tree.set_budget(budget)
-        answers = engine.generate_all(prompts, TOKENS, 1)
-        kept[arm] = [[a["output_ids"], a["meta_info"]["spec_verify_ct"]] for a in answers]
-        name = arm if engine is chain else f"ddtree-{arm}"
-        agreement(name, ar, prompts, expected, answers)
-        own = accept_length(answers)
-        fp32 = reference.accept_length(budget, prompts, [a["output_ids"] for a in answers])
-        ok = abs(own / fp32 - 1) <= DRAFTING or engine is chain
-        report(f"accept {name}", ok, f"{own:.3f}, fp32 on its text {fp32:.3f} x {own / fp32:.3f}")
-    print("a request:", json.dumps(answers[0]["meta_info"]), flush=True)
-    return kept
-
-
-def sampling(name: str, reference, ar: Engine, tree: Engine, prompt: list[int], **how) -> None:
-    verdicts = {}
-    arms = {"ar at 12 (control)": ar, "ar at 3 (control)": ar, "ddtree at 12": tree}
-    for arm, engine in arms.items():
-        concurrency = int(arm.split()[2])
-        answers = engine.generate_all([prompt] * DRAWS, 3, concurrency, temperature=1.0, **how)
-        verdicts[arm] = judge_draws(reference, prompt, [a["output_ids"] for a in answers], **how)
-    for arm, verdict in verdicts.items():
-        report(f"sampling {name}, {arm}", verdict.z < LIMIT, str(verdict))
-        if verdict.z >= LIMIT:
-            others = {other: v for other, v in verdicts.items() if other != arm}
-            print(*verdict.worst(others), sep="\n", flush=True)
+    return None if len(a) == len(b) else (min(len(a), len(b)), math.inf)
 
 
 def abort_some(engine: Engine, prompts) -> None:
@@ -115,6 +90,131 @@ def abort_some(engine: Engine, prompts) -> None:
         thread.join()
 
 
+@dataclass
+class Check:
+    """The servers, the fp32 models, the prompts and what AR answers to them."""
+
+    ar: Engine
+    chain: Engine
+    tree: Engine
+    reference: Any
+    args: argparse.Namespace
+
+    def run(self) -> None:
+        self.prompts = prompt_ids(self.args.target)
+        self.expected = self.ar.generate_all(self.prompts, self.args.tokens, 1)
+        for part in (
+            self.drafting, self.concurrency, self.long_prefixes, self.sampling, self.switches,
+            self.refusals, self.retraction,
+        ):  # fmt: skip
+            with attempt(part.__name__):
+                part()
+
+    def agreement(self, name: str, answers, prompts=None, expected=None) -> None:
+        texts = zip(prompts or self.prompts, expected or self.expected, answers, strict=True)
+        gaps = [gap(self.ar, p, e["output_ids"], a["output_ids"]) for p, e, a in texts]
+        apart = [g for g in gaps if g is not None]
+        worst = max((g[1] for g in apart), default=0.0)
+        text = f"{len(gaps) - len(apart)} of {len(gaps)} identical, worst gap {worst:.3f} of "
+        report(f"greedy {name}", worst <= NEAR_TIE, f"{text}{apart}")
+
+    def drafting(self) -> None:
+        """Agreement and accept lengths of DFLASH and of all budgets; the answers are kept.
+
+        DFLASH's own chain is the control: what it loses against fp32 is bf16's doing, no failure.
+        """
+        prompts = self.prompts
+        kept: dict = {"prompts": prompts, "ar": [e["output_ids"] for e in self.expected]}
+        for arm in ("dflash", "0", "8", "16", "32", "64"):
+            engine, budget = (self.chain, 0) if arm == "dflash" else (self.tree, int(arm))
+            if engine is self.tree:
+                engine.set_budget(budget)
+            answers = engine.generate_all(prompts, self.args.tokens, 1)
+            kept[arm] = [[a["output_ids"], a["meta_info"]["spec_verify_ct"]] for a in answers]
+            (self.args.out / "answers.json").write_text(json.dumps(kept))
+            name = arm if engine is self.chain else f"ddtree-{arm}"
+            self.agreement(name, answers)
+            own = accept_length(answers)
+            fp32 = self.reference.accept_length(budget, prompts, [a["output_ids"] for a in answers])
+            ok = abs(own / fp32 - 1) <= DRAFTING or engine is self.chain
+            text = f"{own:.3f}, fp32 on its text {fp32:.3f} x {own / fp32:.3f}"
+            report(f"accept {name}", ok, text)
+        print("a request:", json.dumps(answers[0]["meta_info"]), flush=True)
+
+    def concurrency(self) -> None:
+        twice = self.prompts * 2
+        for many in (3, 8, 11):  # padded to a captured size, captured, and above all of them
+            answers = self.tree.generate_all(twice, self.args.tokens, many)
+            self.agreement(f"concurrency {many}", answers, twice, self.expected * 2)
+
+    def long_prefixes(self) -> None:
+        texts = list(zip(self.prompts, self.expected, strict=True))
+        # a second turn starts on cached KV that a tree step has moved
+        turns = [p + e["output_ids"][:60] for p, e in texts]
+        # a prefix of many blocks; chat turns that repeat are the longest text these prompts give
+        repeated = [((p + e["output_ids"]) * 40)[:3000] for p, e in texts[:4]]
+        for name, prompts in (("second turn", turns), ("3000 tokens before", repeated)):
+            expected, answers = (e.generate_all(prompts, 48, 1) for e in (self.ar, self.tree))
+            self.agreement(name, answers, prompts, expected)
+
+    def sampling(self) -> None:
+        self.tree.set_budget(16)
+        for name, how in (
+            ("top_k 4", {"top_k": 4}),
+            ("top_p 0.8", {"top_p": 0.8, "top_k": 20}),
+            ("min_p 0.2", {"min_p": 0.2}),
+        ):
+            with attempt(f"sampling {name}"):
+                self.draws(name, self.prompts[1], **how)
+
+    def draws(self, name: str, prompt: list[int], **how) -> None:
+        verdicts = {}
+        arms = {"ar at 12 (control)": self.ar, "ar at 3 (control)": self.ar}
+        for arm, engine in {**arms, "ddtree at 12": self.tree}.items():
+            asked, concurrency = [prompt] * self.args.draws, int(arm.split()[2])
+            answers = engine.generate_all(asked, 3, concurrency, temperature=1.0, **how)
+            outputs = [a["output_ids"] for a in answers]
+            verdicts[arm] = judge_draws(self.reference, prompt, outputs, **how)
+        for arm, verdict in verdicts.items():
+            report(f"sampling {name}, {arm}", verdict.z < LIMIT, str(verdict))
+            if verdict.z >= LIMIT:
+                others = {other: v for other, v in verdicts.items() if other != arm}
+                print(*verdict.worst(others), sep="\n", flush=True)
+
+    def switches(self) -> None:
+        """Penalties and logit bias."""
+        plain = self.tree.generate_all(self.prompts, 48, 4)
+        fewer = self.tree.generate_all(self.prompts, 48, 4, presence_penalty=1.5)
+        kinds = [sum(len(set(a["output_ids"])) for a in answers) for answers in (plain, fewer)]
+        report("penalties", kinds[1] > kinds[0], f"distinct tokens {kinds[0]} -> {kinds[1]}")
+        shunned = self.expected[0]["output_ids"][0]
+        bias = self.tree.generate(self.prompts[0], 4, logit_bias={str(shunned): -100.0})
+        report("logit bias", bias["output_ids"][0] != shunned, "shuns the token")
+
+    def refusals(self) -> None:
+        for name, body in (
+            ("grammar refused", {"sampling_params": {"regex": "[a-z]+", "max_new_tokens": 4}}),
+            ("logprob refused", {"return_logprob": True, "sampling_params": {"max_new_tokens": 4}}),
+        ):
+            answer = self.tree.ask({"text": "Hi", **body})
+            report(name, "support" in json.dumps(answer), json.dumps(answer)[:160])
+        for bad in (65, -1):
+            answer = self.tree.ask(
+                {"server_args": {"speculative_ddtree_budget": bad}}, "/set_internal_state"
+            )
+            report(f"budget {bad} refused", answer.get("status") == 400, str(answer)[:160])
+
+    def retraction(self) -> None:
+        """More than 6000 tokens at once, then clients that leave; greedy is as before."""
+        rng = random.Random(5)
+        many = [rng.choice(self.prompts) for _ in range(12)]
+        answers = self.tree.generate_all(many, 700, 12, ignore_eos=True)
+        report("retraction", all(len(a["output_ids"]) == 700 for a in answers), "12 x 700 tokens")
+        abort_some(self.tree, many)
+        self.tree.set_budget(64)
+        self.agreement("after aborts", self.tree.generate_all(self.prompts, self.args.tokens, 1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True)
@@ -122,21 +222,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--page-size", default="1")
+    parser.add_argument("--tokens", type=int, default=128, help="of an answer")
+    parser.add_argument("--draws", type=int, default=1600, help="of a sampling check")
     parser.add_argument("--hold", type=Path, help="check only once this file is there")
     args = parser.parse_args()
-    graphs = (
-        "--cuda-graph-bs-decode",
-        "1",
-        "2",
-        "4",
-        "8",
-        "--max-running-requests",
-        "12",
-        "--dtype",
-        args.dtype,
-        "--page-size",
-        args.page_size,
-    )
+    words = "--cuda-graph-bs-decode 1 2 4 8 --max-running-requests 12"
+    graphs = (*words.split(), "--dtype", args.dtype, "--page-size", args.page_size)
     pool = ("--max-total-tokens", "40000")
     one = {"target": args.target, "drafter": args.drafter, "logs": args.out}
     ar = Engine("ar", port=31000, extra=(*graphs, *pool), **one)
@@ -145,75 +236,15 @@ def main() -> None:
         "ddtree", port=31002, extra=(*graphs, "--max-total-tokens", "6000"),
         env={"SGLANG_DDTREE_WIDTHS": "9,17,33"}, **one,
     )  # fmt: skip
-    engines = [engine.start() for engine in (tree, ar, chain)]
-    try:
+    engines = (tree, ar, chain)
+    with running(engines):
         from replay import Reference  # torch takes seconds to import: meanwhile the servers start
 
         reference = Reference(args.target, args.drafter)
-        for engine in engines:
-            engine.wait(240)
-        print("servers are up", flush=True)
+        wait(engines)
         hold(args.hold)
-        run(ar, chain, tree, reference, args)
-    finally:
-        for engine in engines:
-            engine.stop()
-    print(f"{len(failed)} failed: {failed}" if failed else "all passed")
-    sys.exit(bool(failed))
-
-
-def run(ar: Engine, chain: Engine, tree: Engine, reference, args) -> None:
-    prompts = prompt_ids(args.target)
-    expected = ar.generate_all(prompts, TOKENS, 1)
-    kept = drafting(ar, chain, tree, reference, prompts, expected)
-    (args.out / "answers.json").write_text(json.dumps(kept))
-    for concurrency in (3, 8, 11):  # padded to a captured size, captured, and above all of them
-        answers = tree.generate_all(prompts * 2, TOKENS, concurrency)
-        agreement(f"concurrency {concurrency}", ar, prompts * 2, expected * 2, answers)
-    # a second turn starts on cached KV that a tree step has moved
-    turns = [p + e["output_ids"][:60] for p, e in zip(prompts, expected, strict=True)]
-    agreement(
-        "second turn", ar, turns, ar.generate_all(turns, 48, 1), tree.generate_all(turns, 48, 1)
-    )
-    # a prefix of many blocks; chat turns that repeat are the longest text that these prompts give
-    long_ids = [(p + e["output_ids"]) * 40 for p, e in zip(prompts, expected, strict=True)]
-    long_ids = [ids[:3000] for ids in long_ids[:4]]
-    agreement(
-        "3000 tokens before", ar, long_ids, ar.generate_all(long_ids, 48, 1),
-        tree.generate_all(long_ids, 48, 1),
-    )  # fmt: skip
-    tree.set_budget(16)
-    for name, how in (
-        ("top_k 4", {"top_k": 4}),
-        ("top_p 0.8", {"top_p": 0.8, "top_k": 20}),
-        ("min_p 0.2", {"min_p": 0.2}),
-    ):
-        sampling(name, reference, ar, tree, prompts[1], **how)
-    plain = tree.generate_all(prompts, 48, 4)
-    fewer = tree.generate_all(prompts, 48, 4, presence_penalty=1.5)
-    kinds = [sum(len(set(a["output_ids"])) for a in answers) for answers in (plain, fewer)]
-    report("penalties", kinds[1] > kinds[0], f"distinct tokens {kinds[0]} -> {kinds[1]}")
-    bias = tree.generate(prompts[0], 4, logit_bias={str(expected[0]["output_ids"][0]): -100.0})
-    report("logit bias", bias["output_ids"][0] != expected[0]["output_ids"][0], "shuns the token")
-    for name, body in (
-        ("grammar refused", {"sampling_params": {"regex": "[a-z]+", "max_new_tokens": 4}}),
-        ("logprob refused", {"return_logprob": True, "sampling_params": {"max_new_tokens": 4}}),
-    ):
-        answer = tree.ask({"text": "Hi", **body})
-        report(name, "support" in json.dumps(answer), json.dumps(answer)[:160])
-    for bad in (65, -1):
-        answer = tree.ask(
-            {"server_args": {"speculative_ddtree_budget": bad}}, "/set_internal_state"
-        )
-        report(f"budget {bad} refused", answer.get("status") == 400, str(answer)[:160])
-    rng = random.Random(5)
-    long = [rng.choice(prompts) for _ in range(12)]
-    answers = tree.generate_all(long, 700, 12, ignore_eos=True)  # more than 6000 tokens: retraction
-    report("retraction", all(len(a["output_ids"]) == 700 for a in answers), "12 x 700 tokens")
-    abort_some(tree, long)
-    tree.set_budget(64)
-    answers = tree.generate_all(prompts, TOKENS, 1)
-    agreement("after aborts", ar, prompts, expected, answers)
+        Check(ar, chain, tree, reference, args).run()
+    finish()
 
 
 if __name__ == "__main__":

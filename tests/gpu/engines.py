@@ -6,14 +6,18 @@ be interleaved request by request without reloading anything.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +36,11 @@ COMMON = {
 
 @dataclass
 class Engine:
-    """One server: `arm` is ar, dflash or ddtree; `extra` adds command-line words."""
+    """One server: `arm` is ar, dflash or ddtree; `extra` adds command-line words.
+
+    `port` and `port` + 500 are its own among all scripts, and below the ports that Linux gives to
+    clients (32768 on): starting takes a minute, in which such a client could take one.
+    """
 
     arm: str
     target: str
@@ -55,38 +63,38 @@ class Engine:
             words += ["--speculative-num-draft-tokens", str(self.width)]
         return [*words, *self.extra]
 
-    def start(self) -> Engine:
-        self.logs.mkdir(parents=True, exist_ok=True)
-        log = (self.logs / f"{self.arm}-{self.port}.log").open("wb")
-        self.process = subprocess.Popen(
-            self.argv(),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **self.env},
-        )
-        return self
+    @property
+    def log(self) -> Path:
+        return self.logs / f"{self.arm}-{self.port}.log"
 
-    def wait(self, timeout_s: float) -> None:
-        """Until a token was generated; RuntimeError with the log's end if it dies or is late."""
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            if self.process is not None and self.process.poll() is not None:
-                break
-            try:
-                self.generate([10, 11], 2)
-                return
-            except OSError:
-                time.sleep(1)
-        log = self.logs / f"{self.arm}-{self.port}.log"
-        raise RuntimeError(f"{self.arm} did not start:\n" + log.read_text()[-6000:])
+    def start(self) -> None:
+        for port in (self.port, self.port + 500):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:  # else an older server would be taken for this one
+                    sys.exit(f"port {port} of {self.arm} is taken; end the process that listens")
+        self.logs.mkdir(parents=True, exist_ok=True)
+        env = {**os.environ, **self.env}
+        self.process = spawn(self.argv(), self.log, signal.SIGKILL, env)
+
+    def is_up(self) -> bool:
+        """Whether it generates."""
+        try:
+            return "output_ids" in self.generate([10, 11], 2)
+        except OSError:
+            return False
 
     def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            self.process = None
 
-    def ask(self, body: dict, path: str = "/generate", timeout_s: float = 120):
+    def ask(self, body: dict, path: str = "/generate", timeout_s: float = 60):
+        """The server's answer; {"status", "error"} of one that is no 200. OSError: none came."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             json.dumps(body).encode(),
@@ -97,6 +105,8 @@ class Engine:
                 text = answer.read().decode()
         except urllib.error.HTTPError as error:
             return {"status": error.code, "error": error.read().decode()}
+        except OSError as error:
+            raise OSError(f"{self.arm} on port {self.port}: {error}, see {self.log}") from error
         try:
             return json.loads(text)
         except ValueError:
@@ -129,10 +139,62 @@ def accept_length(answers: list[dict]) -> float:
     return emitted / sum(a["meta_info"]["spec_verify_ct"] for a in answers)
 
 
-def hold(path: Path | None, seconds: float = 400) -> None:
+def spawn(argv: Sequence[str], log: Path, last: signal.Signals, env: dict[str, str]):
+    """A process in a session of its own that gets the signal `last` when this one is gone.
+
+    So nothing stays behind even where this process is killed outright; SGLang's own children end
+    with their parent likewise.
+    """
+    libc = ctypes.CDLL(None)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            argv,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=env,
+            preexec_fn=lambda: libc.prctl(1, last),  # PR_SET_PDEATHSIG
+        )
+
+
+@contextlib.contextmanager
+def running(engines: Sequence[Engine]) -> Iterator[None]:
+    """Start servers, and stop them however the block ends, Ctrl-C and SIGTERM included."""
+
+    def stop(*signalled) -> None:
+        for engine in engines:
+            engine.stop()
+        if signalled:  # servers first: a request under way would be waited for
+            sys.exit(f"ended by {signal.Signals(signalled[0]).name}")
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        for engine in engines:
+            engine.start()
+        yield
+    finally:
+        stop()
+
+
+def wait(engines: Sequence[Engine], timeout_s: float = 240) -> None:
+    """Until all generate. If one dies or is late, the script ends with the end of its log."""
+    end = time.monotonic() + timeout_s
+    missing = list(engines)
+    while missing := [engine for engine in missing if not engine.is_up()]:
+        for engine in missing:
+            code = engine.process.poll() if engine.process else None
+            if code is not None or time.monotonic() > end:
+                what = f"not up after {timeout_s:.0f} s" if code is None else f"exit code {code}"
+                tail = engine.log.read_text(errors="replace")[-2500:]
+                sys.exit(f"{tail}\n{engine.arm} on port {engine.port}: {what}, see {engine.log}")
+        time.sleep(1)
+    print("servers are up", flush=True)
+
+
+def hold(path: Path | None) -> None:
     """Wait for a file, so that several scripts start servers at once and measure in turn."""
-    end = time.monotonic() + seconds
-    while path is not None and not path.exists() and time.monotonic() < end:
+    while path is not None and not path.exists():
         time.sleep(0.2)
 
 

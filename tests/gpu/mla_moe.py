@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from pathlib import Path
 
 import check
-from engines import Engine, accept_length, hold
-from judge import Judge
+from engines import Engine, accept_length, hold, running, wait
 
 FLAGS = (
     "--moe-runner-backend triton --disable-custom-all-reduce --skip-tokenizer-init "
@@ -27,17 +25,17 @@ FLAGS = (
 TOKENS = 64
 
 
-def start(args) -> list[Engine]:
+def servers(args) -> list[Engine]:
     one = {"target": args.target, "drafter": args.drafter, "logs": args.out}
     flags = (*FLAGS.split(), "--tp", str(args.tp))
     tree = Engine(
         "ddtree", port=32002, width=33, extra=(*flags, "--ep-size", str(args.ep)),
         env={"SGLANG_DDTREE_WIDTHS": "17"}, **one,
     )  # fmt: skip
-    return [engine.start() for engine in (Engine("ar", port=32000, extra=flags, **one), tree)]
+    return [Engine("ar", port=32000, extra=flags, **one), tree]
 
 
-def run(ar: Engine, tree: Engine, judge: Judge, label: str) -> None:
+def run(ar: Engine, tree: Engine, judge, label: str) -> None:
     rng = random.Random(3)
     prompts = [[rng.randrange(3, 128) for _ in range(24)] for _ in range(8)]
     how = {"ignore_eos": True}
@@ -55,11 +53,13 @@ def run(ar: Engine, tree: Engine, judge: Judge, label: str) -> None:
         check.report(name, found.as_good_as(baseline), f"{text} {accept_length(answers):.3f}")
 
     for budget, concurrency in ((32, 1), (16, 1), (0, 1), (32, 3), (32, 6)):
-        tree.set_budget(budget)
-        answers = tree.generate_all(prompts, TOKENS, concurrency, **how)
-        compare(f"ddtree-{budget} c{concurrency}", answers)
-    tree.generate_all(prompts * 4, 40, 6, temperature=1.0, top_p=0.9, **how)
-    compare("after sampling", tree.generate_all(prompts, TOKENS, 4, **how))
+        with check.attempt(f"{label} ddtree-{budget} c{concurrency}"):
+            tree.set_budget(budget)
+            answers = tree.generate_all(prompts, TOKENS, concurrency, **how)
+            compare(f"ddtree-{budget} c{concurrency}", answers)
+    with check.attempt(f"{label} after sampling"):
+        tree.generate_all(prompts * 4, 40, 6, temperature=1.0, top_p=0.9, **how)
+        compare("after sampling", tree.generate_all(prompts, TOKENS, 4, **how))
 
 
 def main() -> None:
@@ -71,18 +71,15 @@ def main() -> None:
     parser.add_argument("--ep", type=int, default=2)
     parser.add_argument("--hold", type=Path, help="check only once this file is there")
     args = parser.parse_args()
-    engines = start(args)
-    try:
+    engines = servers(args)
+    with running(engines):
+        from judge import Judge  # torch takes seconds to import: meanwhile the servers start
+
         judge = Judge(args.target)
-        for engine in engines:
-            engine.wait(240)
+        wait(engines)
         hold(args.hold)
         run(*engines, judge, f"tp{args.tp} ep{args.ep}")
-    finally:
-        for engine in engines:
-            engine.stop()
-    print(f"{len(check.failed)} failed: {check.failed}" if check.failed else "all passed")
-    sys.exit(bool(check.failed))
+    check.finish()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from engines import Engine, prompt_ids
+from engines import Engine, prompt_ids, running, wait
 
 FLAGS = "--cuda-graph-bs-decode 1 2 4 8 --max-running-requests 8 --max-total-tokens 40000"
 
@@ -85,14 +85,13 @@ def main() -> None:
         "extra": tuple(FLAGS.split()),
     }
     engines = {
-        "dflash": Engine("dflash", port=33000, **one).start(),
+        "dflash": Engine("dflash", port=29000, **one),
         "ddtree": Engine(
-            "ddtree", port=33001, width=args.width, env={"SGLANG_DDTREE_WIDTHS": args.widths}, **one
-        ).start(),
+            "ddtree", port=29001, width=args.width, env={"SGLANG_DDTREE_WIDTHS": args.widths}, **one
+        ),
     }
-    try:
-        for engine in engines.values():
-            engine.wait(240)
+    with running(list(engines.values())):
+        wait(list(engines.values()))
         prompt = prompt_ids(args.target)[0]
         for arm in ("dflash", *(f"ddtree-{b}" for b in args.budgets.split(","))):
             engine = engines[arm.partition("-")[0]]
@@ -106,9 +105,6 @@ def main() -> None:
             print(f"{arm}: {400 / wall:.1f} tok/s, {1e3 * wall / steps:.3f} ms a step", flush=True)
             trace(engine, prompt, args.out / f"trace-{arm}")
             stacks(engine, prompt, args.out / f"stacks-{arm}.txt", args.seconds)
-    finally:
-        for engine in engines.values():
-            engine.stop()
 
 
 if __name__ == "__main__":

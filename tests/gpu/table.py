@@ -14,13 +14,11 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import time
 from pathlib import Path
 
 import check
-from engines import Engine, accept_length, hold, prompt_ids
-from judge import Judge
+from engines import Engine, accept_length, hold, prompt_ids, running, wait
 
 
 def measure(engine: Engine, prompts, tokens: int, concurrency: int) -> dict:
@@ -74,46 +72,50 @@ def main() -> None:
     envs = {"ddtree": env, "extend": {**env, "SGLANG_DDTREE_SPLIT_ATTENTION": "0"}}
     engines = {
         arm: Engine(
-            "ddtree" if arm in envs else arm, args.target, args.drafter, 34000 + i, args.out,
+            "ddtree" if arm in envs else arm, args.target, args.drafter, 28000 + i, args.out,
             width=args.width, extra=graphs, env=envs.get(arm, {}),
-        ).start()
+        )
         for i, arm in enumerate(args.arms.split(","))
     }  # fmt: skip
-    try:
-        for engine in engines.values():
-            engine.wait(240)
-        print("servers are up", flush=True)
-        gate(engines, args)
+    rows: list[dict] = []
+    with running(list(engines.values())):
+        from judge import Judge  # torch takes seconds to import: meanwhile the servers start
+
+        judge = Judge(args.same_as or args.target)
+        wait(list(engines.values()))
+        arms = gate(engines, judge, args)
         hold(args.hold)
-        rows = run(engines, args)
-        (args.out / "table.json").write_text(json.dumps(rows))
-        show(rows)
-        if "auto" in args.budgets:
-            print("ddtree", engines["ddtree"].state())
-    finally:
-        for engine in engines.values():
-            engine.stop()
-    if check.failed:
-        sys.exit(f"failed: {check.failed}")
+        try:
+            run(engines, arms, args, rows)
+        finally:
+            show(rows, arms_of(engines, args))
+        if "ddtree-auto" in arms:
+            print("ddtree", use(engines, "ddtree-auto").state())
+    check.finish()
 
 
-def gate(engines: dict[str, Engine], args) -> None:
-    """No speed without agreement (judge.py); the answers are kept, for replay.py."""
+def gate(engines: dict[str, Engine], judge, args) -> list[str]:
+    """The arms that answer; no speed without agreement (judge.py).
+
+    The answers are kept, for replay.py.
+    """
     prompts = prompt_ids(args.target)
-    judge = Judge(args.same_as or args.target)
     kept: dict = {"prompts": prompts}
-    baseline = None
+    baseline, arms = None, []
     for arm in arms_of(engines, args):
-        engine = use(engines, arm)
-        answers = engine.generate_all(prompts, 128, 3 if arm == "ddtree-31" else 1)
-        found = judge(prompts, answers)
-        baseline = baseline or found
-        check.report(f"greedy {arm}", found.as_good_as(baseline), str(found))
-        steps = [answer["meta_info"].get("spec_verify_ct") for answer in answers]
-        outputs = [answer["output_ids"] for answer in answers]
-        name = arm.removeprefix("ddtree-")
-        kept[name] = [list(pair) for pair in zip(outputs, steps, strict=True)]
-    (args.out / "answers.json").write_text(json.dumps(kept))
+        with check.attempt(f"greedy {arm}"):
+            engine = use(engines, arm)
+            answers = engine.generate_all(prompts, 128, 3 if arm == "ddtree-31" else 1)
+            found = judge(prompts, answers)
+            baseline = baseline or found
+            check.report(f"greedy {arm}", found.as_good_as(baseline), str(found))
+            steps = [answer["meta_info"].get("spec_verify_ct") for answer in answers]
+            outputs = [answer["output_ids"] for answer in answers]
+            name = arm.removeprefix("ddtree-")
+            kept[name] = [list(pair) for pair in zip(outputs, steps, strict=True)]
+            (args.out / "answers.json").write_text(json.dumps(kept))
+            arms.append(arm)
+    return arms
 
 
 def arms_of(engines: dict[str, Engine], args) -> list[str]:
@@ -132,33 +134,37 @@ def use(engines: dict[str, Engine], arm: str) -> Engine:
     return engines[name]
 
 
-def run(engines: dict[str, Engine], args) -> list[dict]:
+def run(engines: dict[str, Engine], arms: list[str], args, rows: list[dict]) -> None:
+    """Add a row for each measurement to `rows`; an arm that fails is left out of later rounds."""
     prompts = prompt_ids(args.target)
-    arms = arms_of(engines, args)
     rng = random.Random(1)
-    rows = []
     for round_number in range(-1, args.rounds):  # round -1 warms up
         for concurrency in map(int, args.concurrency.split(",")):
             for arm in rng.sample(arms, len(arms)):
-                engine = use(engines, arm)
                 asked = prompts[:4] if concurrency == 1 else prompts
                 tokens = 48 if round_number < 0 else args.tokens
-                found = measure(engine, asked, tokens, concurrency)
-                if round_number >= 0:
+                found: dict = {}
+                with check.attempt(f"speed {arm}"):
+                    found = measure(use(engines, arm), asked, tokens, concurrency)
+                if not found:
+                    arms.remove(arm)
+                elif round_number >= 0:
                     rows.append(
                         {"arm": arm, "round": round_number, "concurrency": concurrency, **found}
                     )
-    return rows
+        (args.out / "table.json").write_text(json.dumps(rows))
 
 
-def show(rows: list[dict]) -> None:
+def show(rows: list[dict], arms: list[str]) -> None:
     for concurrency in sorted({row["concurrency"] for row in rows}):
         print(f"\nconcurrency {concurrency}")
         print(f"{'arm':12} {'tok/s':>24} {'x dflash':>22} {'accept':>7} {'ms a step':>10}")
         mine = [row for row in rows if row["concurrency"] == concurrency]
         base = {row["round"]: row["tok_s"] for row in mine if row["arm"] == "dflash"}
-        for arm in dict.fromkeys(row["arm"] for row in mine):
+        for arm in arms:
             own = [row for row in mine if row["arm"] == arm]
+            if not own:
+                continue
             ratios = [row["tok_s"] / base[row["round"]] for row in own if row["round"] in base]
             accept = statistics.mean(row.get("accept", 1.0) for row in own)
             steps = [
