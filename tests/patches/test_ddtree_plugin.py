@@ -75,3 +75,21 @@ def test_the_worker_overrides_methods_that_the_base_has():
     ours = inspect.signature(DDTreeWorker.forward_batch_generation)
     base = inspect.signature(DFlashWorkerV2.forward_batch_generation)
     assert list(ours.parameters) == list(base.parameters)
+
+
+def test_sglang_has_the_place_where_our_attention_goes_and_hands_it_the_same_arguments():
+    from sglang.kernels.ops.attention.verify_splitkv import verify_splitkv_fwd
+    from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+    from sglang_ddtree.tree_attention import verify_attention
+
+    source = inspect.getsource(TritonAttnBackend.forward_extend)
+    assert "self.use_verify_splitkv" in source and "self.verify_splitkv_fwd(" in source
+    theirs = list(inspect.signature(verify_splitkv_fwd).parameters)
+    ours = list(inspect.signature(verify_attention).parameters)
+    renamed = {
+        "q_extend": "q", "k_extend": "k", "v_extend": "v", "o_extend": "out",
+        "k_buffer": "k_cache", "v_buffer": "v_cache", "max_len_extend": "width",
+    }  # fmt: skip
+    assert [renamed.get(name, name) for name in theirs[:16]] == ours[:16]
+    for name in ("logit_cap", "sliding_window_size", "sinks", "xai_temperature_len"):
+        assert name in theirs and name in ours
