@@ -81,7 +81,7 @@ def parse_df(text: str) -> dict[str, tuple[int, int]]:
 def parse_mounts(mounts: str, disks: str, inodes: str) -> tuple[Mount, ...]:
     """Mounts that can hold data, by path: /proc/self/mounts joined with `df -kP` and `df -iP`.
 
-    tmpfs counts only as /dev/shm and /tmp. Where two are mounted on one path, the upper one holds.
+    Where two are mounted on one path, the upper one holds.
     """
     sizes, counts = parse_df(disks), parse_df(inodes)
     found: dict[str, Mount] = {}
@@ -93,7 +93,7 @@ def parse_mounts(mounts: str, disks: str, inodes: str) -> tuple[Mount, ...]:
         found.pop(path, None)
         if fstype in _PSEUDO or path not in sizes or sizes[path][0] == 0:
             continue
-        if _SYSTEM.match(path) or (fstype == "tmpfs" and path not in ("/dev/shm", "/tmp")):
+        if _SYSTEM.match(path):
             continue
         size, free = sizes[path]
         inode_size, inode_free = counts.get(path, (0, 0))

@@ -193,7 +193,7 @@ v=$(readlink -f $e "$HOME"/*/pyvenv.cfg "$HOME"/.[a-z]*/pyvenv.cfg "$HOME"/*/.ve
 for p in $PLACES; do
   case $p in '~'*) p=$HOME${p#'~'};; esac
   q=$p; while [ ! -e "$q" ]; do q=${q%/*}; q=${q:-/}; done
-  [ -w "$q" ] && w=yes || w=no
+  [ -d "$q" ] && [ -w "$q" ] && w=yes || w=no
   [ -e "$p" ] && e=yes || e=no
   [ -f "$p" ] && [ -x "$p" ] && x=yes || x=no
   printf '%s\t%s\t%s\t%s\t%s\n' "$p" "$(readlink -f "$q")" $e $w $x

@@ -47,7 +47,7 @@ class Place:
     resolved: str  # "/mnt/nvme0/models"; of the nearest parent that exists
     mount: str  # `Mount.path`
     exists: bool
-    writable: bool
+    writable: bool  # a folder that this user may write, or can make
     program: bool = False  # a file that this user may run
 
 

@@ -48,6 +48,12 @@ def test_mounts_are_real_file_systems_with_their_sizes_in_mib():
     )
 
 
+def test_a_ram_disk_counts_where_data_may_lie():
+    df = "tmpfs 40960 0 40960 0% /mnt/ram\ntmpfs 40960 0 40960 0% /run/user/0\n"
+    mounts = "tmpfs /mnt/ram tmpfs rw 0 0\ntmpfs /run/user/0 tmpfs rw 0 0\n"
+    assert parse_mounts(mounts, df, "") == (Mount("/mnt/ram", "tmpfs", "tmpfs", 40, 40),)
+
+
 def test_a_mount_over_another_hides_it():
     mounts = "/dev/sda1 / ext4 rw 0 0\n/dev/sdb / xfs rw 0 0\n"
     assert [mount.fstype for mount in parse_mounts(mounts, DF, "")] == ["xfs"]

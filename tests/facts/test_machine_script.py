@@ -102,6 +102,12 @@ def test_a_place_below_home_is_reported_before_it_exists(tools):
     assert (place.exists, place.writable, place.resolved) == (False, True, machine.home)
 
 
+def test_no_folder_can_be_made_where_a_file_lies(tools: Path) -> None:
+    (tools / "file").touch()
+    machine = read(tools, places=(f"{tools}/file", f"{tools}/file/below"))
+    assert [place.writable for place in machine.places if "/file" in place.path] == [False, False]
+
+
 def test_a_program_is_told_from_a_folder_and_from_a_file_that_can_t_be_run(tools):
     install(tools, "program", "exit 0")
     (tools / "file").touch()
