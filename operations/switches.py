@@ -26,6 +26,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {  # --data KEY=VALUE, with the values th
     "rollback": (),
     "probe": ("run",),
 }
+_LOAD = ("concurrency", "max_ttft", "max_tpot")
 # What pyinfra itself reads from a host's data: its connectors' keys and the global arguments.
 _PYINFRA = ("_", "ssh_", "winrm_", "docker_", "podman_", "chroot_", "local_", "dockerssh_")
 _RELEASE = re.compile(r"previous|[0-9a-f]{12}")
@@ -37,6 +38,12 @@ def checked(found: Mapping[str, Any]) -> dict[str, Any]:
         value = found.get(key)
         if allowed and value is not None and value not in allowed:
             raise WantedError(f"--data {key}: expected {' or '.join(allowed)}, found {value!r}")
+    unread = [key for key in _LOAD if found.get(key) is not None]
+    if unread and not found.get("adopt"):
+        raise WantedError(
+            f"--data {unread[0]}: expected adopt=best beside it, found none; what is measured is "
+            'changed with --data \'set={"bench": {"concurrency": [1, 8]}}\''
+        )
     return {key: found.get(key) for key in SWITCHES} | {"rollback": _release(found)}
 
 
@@ -58,7 +65,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 def load_of(switches: Mapping[str, Any]) -> Load:
     """The load that `adopt=best` is for. Raises WantedError."""
-    numbers = {key: switches[key] for key in ("concurrency", "max_ttft", "max_tpot")}
+    numbers = {key: switches[key] for key in _LOAD}
     for key, value in numbers.items():
         kinds = int if key == "concurrency" else int | float
         if value is None:

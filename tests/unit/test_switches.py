@@ -65,6 +65,13 @@ def test_a_value_that_a_switch_does_not_know_is_refused(key, value):
         checked({key: value})
 
 
+@pytest.mark.parametrize("key", ["concurrency", "max_ttft", "max_tpot"])
+def test_a_load_that_nothing_is_adopted_for_is_refused(key):
+    with pytest.raises(WantedError, match=f"--data {key}: expected adopt=best beside it"):
+        checked({key: 8})
+    assert checked({key: 8, "adopt": "best"})[key] == 8
+
+
 def test_a_probe_of_a_host_without_gpus_is_refused():
     check_probe("run", "sglang")
     check_probe(None, "reference")
