@@ -14,13 +14,17 @@ def write_json(path: Path, data: Any, indent: int | None = 1, durable: bool = Fa
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w") as file:
-        json.dump(data, file, indent=indent)
-        file.write("\n")
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w") as file:
+            json.dump(data, file, indent=indent)
+            file.write("\n")
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def rotate(path: Path, keep: int = 3) -> None:

@@ -72,6 +72,7 @@ class Supervisor:
         self.engine = Engine(launch)
         self.stopping = asyncio.Event()
         self._written = ""
+        self._unwritten = False
 
     # -- state ------------------------------------------------------------------------------
 
@@ -80,13 +81,25 @@ class Supervisor:
         if changes.get("state", self.status.state) != self.status.state:
             changes["since"] = time.time()
         self.status = replace(self.status, message=message, **changes)
-        document = asdict(self.status)
-        files.write_json(Path(self.launch.run_dir) / "status.json", document)
+        self._write()
         self.metrics.state.state(self.status.state)
         notify(f"STATUS={message[:500]}")
         if message != self._written and "state" in changes:
             log.info("%s: %s", self.status.state, message)
         self._written = message
+
+    def _write(self) -> None:
+        """A full disk does not end the service; an old "ready" does not outlive what it said."""
+        path = Path(self.launch.run_dir) / "status.json"
+        try:
+            files.write_json(path, asdict(self.status))
+            self._unwritten = False
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            if not self._unwritten:
+                log.warning("%s can't be written: %s", path, error.strerror)
+            self._unwritten = True
 
     def _progress(self, message: str) -> None:
         self.tell(message, engine_pid=self.engine.pid)
@@ -211,7 +224,10 @@ class Supervisor:
                     notify("WATCHDOG=1")
                 else:
                     self.metrics.health_failures.inc()
-                self.engine.keep_log_small()
+                if self._unwritten:
+                    self._write()
+                with contextlib.suppress(OSError):  # no room for the copy: the next round tries
+                    self.engine.keep_log_small()
                 self.engine.note_family()
                 await asyncio.sleep(pause)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import urllib.request
@@ -37,6 +38,22 @@ def test_a_serving_engine_is_ready_and_sigterm_stops_it_with_exit_0(make_launch,
     assert it.stop() == 0
     assert it.status()["state"] == "stopped"
     assert not is_alive(status["engine_pid"])
+
+
+def test_a_status_that_can_t_be_written_does_not_end_the_service(make_launch, supervise):
+    launch = make_launch()
+    it = supervise(launch)
+    first = it.until("ready")
+    place = it.run_dir / "status.json"
+    place.unlink()
+    (place / "in the way").mkdir(parents=True)  # each write fails, as it does on a full disk
+    os.kill(first["engine_pid"], signal.SIGKILL)
+    url = f"http://127.0.0.1:{launch['port']}/server_info"
+    second = eventually(lambda: (pid := get(url)["pid"]) != first["engine_pid"] and pid)
+    assert it.process.poll() is None
+    shutil.rmtree(place)
+    assert it.until("ready")["engine_pid"] == second
+    assert it.stop() == 0
 
 
 def test_ready_comes_only_after_a_real_generation(make_launch, supervise):
