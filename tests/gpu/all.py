@@ -116,7 +116,7 @@ def show(out: Path, scripts: Scripts) -> None:
     """The end of each log, then the exit codes, last since a caller may keep little."""
     for name, script in scripts.items():
         script.wait()
-        print(f"\n== {name}\n{(out / f'{name}.log').read_text(errors='replace')[-4000:]}")
+        print(f"\n== {name}\n{(out / f'{name}.log').read_text(errors='replace')[-2800:]}")
     for name, script in scripts.items():
         print(f"{name}: exit code {script.returncode}")
 

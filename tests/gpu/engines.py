@@ -87,11 +87,11 @@ class Engine:
             return False
 
     def stop(self) -> None:
-        if self.process is not None:
+        process, self.process = self.process, None
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def ask(self, body: dict, path: str = "/generate", timeout_s: float = 60):
         """The server's answer; {"status", "error"} of one that is no 200. OSError: none came."""
@@ -106,7 +106,8 @@ class Engine:
         except urllib.error.HTTPError as error:
             return {"status": error.code, "error": error.read().decode()}
         except OSError as error:
-            raise OSError(f"{self.arm} on port {self.port}: {error}, see {self.log}") from error
+            kind = TimeoutError if isinstance(error, TimeoutError) else OSError
+            raise kind(f"{self.arm} on port {self.port}: {error}, see {self.log}") from error
         try:
             return json.loads(text)
         except ValueError:
@@ -122,8 +123,15 @@ class Engine:
         return self.ask({"input_ids": ids, "sampling_params": sampling})
 
     def generate_all(self, prompts: list[list[int]], tokens: int, concurrency: int, **sampling):
+        def answer(prompt: list[int]) -> dict:
+            try:
+                return self.generate(prompt, tokens, **sampling)
+            except TimeoutError:  # a server that hangs must not cost every request its timeout
+                self.stop()
+                raise
+
         with ThreadPoolExecutor(concurrency) as pool:
-            return list(pool.map(lambda p: self.generate(p, tokens, **sampling), prompts))
+            return list(pool.map(answer, prompts))
 
     def set_budget(self, budget: int) -> None:
         answer = self.ask(
@@ -178,18 +186,23 @@ def running(engines: Sequence[Engine]) -> Iterator[None]:
 
 
 def wait(engines: Sequence[Engine], timeout_s: float = 240) -> None:
-    """Until all generate. If one dies or is late, the script ends with the end of its log."""
+    """Until all generate. One that dies or is late is stopped, and the end of its log printed.
+
+    Whatever is asked of it then fails at once; the others can still be checked.
+    """
     end = time.monotonic() + timeout_s
     missing = list(engines)
-    while missing := [engine for engine in missing if not engine.is_up()]:
+    while missing := [e for e in missing if e.process is not None and not e.is_up()]:
         for engine in missing:
             code = engine.process.poll() if engine.process else None
             if code is not None or time.monotonic() > end:
-                what = f"not up after {timeout_s:.0f} s" if code is None else f"exit code {code}"
-                tail = engine.log.read_text(errors="replace")[-2500:]
-                sys.exit(f"{tail}\n{engine.arm} on port {engine.port}: {what}, see {engine.log}")
+                what = "late" if code is None else f"ended with exit code {code}"
+                print(engine.log.read_text(errors="replace")[-2500:])
+                print(f"FAIL {engine.arm} on port {engine.port}: {what}, see {engine.log}")
+                engine.stop()
         time.sleep(1)
-    print("servers are up", flush=True)
+    failed = not all(engine.process for engine in engines)
+    print("servers are up" + ", but for those that failed" * failed, flush=True)
 
 
 def hold(path: Path | None) -> None:

@@ -78,7 +78,8 @@ def main() -> None:
         judge = Judge(args.target)
         wait(engines)
         hold(args.hold)
-        run(*engines, judge, f"tp{args.tp} ep{args.ep}")
+        with check.attempt("ar"):
+            run(*engines, judge, f"tp{args.tp} ep{args.ep}")
     check.finish()
 
 
