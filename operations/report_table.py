@@ -39,7 +39,8 @@ def render(result: BenchResult) -> RenderableType:
     """The tables and their notes. On a CPU accept length and verify steps stand first."""
     comparisons = summarise(result)
     heading = Text(f"{result.group} / {result.host}", style="bold")
-    heading.append(f"   {result.engine} engine, {result.fingerprint[:12]}", style="not bold dim")
+    which = f"   {result.engine} engine, result {result.fingerprint[:12]}"
+    heading.append(which, style="not bold dim")
     lines = [Text(line, style="dim") for line in say.notes(result, comparisons)]
     lines += [Text(f"Not run: {n.name}: {n.reason}", style="dim") for n in result.not_possible]
     return Group(heading, *(_table(result, comparison) for comparison in comparisons), *lines)

@@ -113,7 +113,7 @@ def _facts(result: BenchResult) -> Rows:
             rows.append((part, f"{model.get('name')}" + (f" @ {revision}" if revision else "")))
     rows.append(("served arm", str(result.plan.get("arm", say.UNKNOWN))))
     rows.append(("measured", _moment(result.created)))
-    rows.append(("fingerprint", result.fingerprint[:12]))
+    rows.append(("result", result.fingerprint[:12]))
     return rows
 
 

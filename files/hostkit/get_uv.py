@@ -20,6 +20,9 @@ TIMEOUT_S = 60
 
 
 def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 1
     folder = Path(sys.argv[1])
     source = sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else INDEX
     pins = json.loads((Path(__file__).resolve().parent / "uv.json").read_text())
