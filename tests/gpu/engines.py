@@ -28,7 +28,8 @@ COMMON = {
     "grammar-backend": "none",
     "host": "127.0.0.1",
     "context-length": "4096",
-    "mem-fraction-static": "0.55",
+    # of the whole card, the other servers on it included; --max-total-tokens sets the pool
+    "mem-fraction-static": "0.85",
     "cuda-graph-backend-prefill": "disabled",
     "random-seed": "1",
 }
