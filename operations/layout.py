@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 ROOT_PREFIX = "/opt/ddtree"
 USER_PREFIX = ".local/share/ddtree"
+# on @local a command's environment is that of the person who deploys
+NO_TOKEN = ("env", "-u", "HF_TOKEN", "-u", "HUGGING_FACE_HUB_TOKEN")
 STAMP = ".complete"  # written last into a folder: without it the folder is not to be trusted
 
 
@@ -61,10 +63,9 @@ class Layout:
     def hostkit(self, *words: str) -> tuple[str, ...]:
         """The command `hostkit WORDS` of this run's own sources, as words of a command line.
 
-        The Hub's token, which the environment holds on @local, is not for what it starts.
+        The Hub's token is not for what it starts.
         """
-        environment = ("env", "-u", "HF_TOKEN", f"PYTHONPATH={self.sources}")
-        return (*environment, self.tools_python, "-m", "hostkit", *words)
+        return (*NO_TOKEN, f"PYTHONPATH={self.sources}", self.tools_python, "-m", "hostkit", *words)
 
 
 def default_prefix(uid: int, home: str) -> str:

@@ -43,8 +43,8 @@ class OtherRun(FactBase[tuple[int, str] | None]):
     def command(self, run_dir: str, me: str) -> str:
         lock = shlex.quote(f"{run_dir}/deploy.lock")
         return (
-            f"mkdir -p {shlex.quote(run_dir)} && {{ lock={lock}; me={shlex.quote(me)}\n"
-            f"{SCRIPT}}} 2>/dev/null; true"
+            f"mkdir -p {shlex.quote(run_dir)} && ( lock={lock}; me={shlex.quote(me)}\n"
+            f"{SCRIPT}) 2>/dev/null; true"
         )
 
     def process(self, output: list[str]) -> tuple[int, str] | None:

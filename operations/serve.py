@@ -16,7 +16,7 @@ from pyinfra.context import state as state_of_run
 from facts.service import Service, ServiceState
 from files.hostkit.launch import Launch
 from operations import job, preflight, shell, show
-from operations.layout import Layout
+from operations.layout import NO_TOKEN, Layout
 from operations.run import Run, stop
 
 POLL_S = 1.0
@@ -153,10 +153,9 @@ def control(layout: Layout, systemd: bool, service: str, verb: str) -> str:
         reset = f"systemctl reset-failed {service}.service 2>/dev/null; "
         return f"{forget}{reset}systemctl {wait}{verb} {service}.service"
     conf = f"{layout.prefix}/supervisor/{service}.conf"
-    # it hands its environment on, on @local that of the person who deploys
-    daemon = (
-        f"env -u HF_TOKEN {layout.current}/tools/bin/python -m supervisor.supervisord -c {conf}"
-    )
+    # it hands its environment on
+    python = f"{' '.join(NO_TOKEN)} {layout.current}/tools/bin/python"
+    daemon = f"{python} -m supervisor.supervisord -c {conf}"
     ctl = f"{layout.current}/tools/bin/python -m supervisor.supervisorctl -c {conf}"
     pid = f"$(cat {layout.run}/supervisord.pid 2>/dev/null || echo none)"
     alive = f"grep -qsF {conf} /proc/{pid}/cmdline"

@@ -24,11 +24,12 @@ from .bench_config import BenchArm, BenchConfig, Step, read_config
 from .bench_correctness import Divergence, compare, logit_gap, verdict
 from .bench_crosscheck import cross_check, in_words
 from .bench_gpu import gpu_state
-from .bench_served import served_launch
+from .bench_served import finished, served_launch
 from .bench_store import Progress, Store
 from .diagnose import diagnose
 from .engine import Engine, refuse_if_busy
 from .errors import HostkitError, StartError
+from .launch import read_launch
 from .load import accept_length
 from .load_client import Record, Sampling, choose, load_http, run_cell
 from .readiness import NotReadyError, healthy, server_info, set_budget, wait_ready
@@ -70,12 +71,29 @@ class Bench:
         key = await served_launch(service, self.config)
         if key is None or (self.config.baseline and key == self.config.baseline.launch):
             return False
-        for launch, rounds in self.config.visits():
-            if launch == key:
-                with contextlib.suppress(EngineLostError):  # the next call starts its own engine
-                    async with self._serving(key, self.config.launches[key].url) as http:
-                        await self._measure(http, self._todo(key, rounds))
+        rounds = next(rounds for launch, rounds in self.config.visits() if launch == key)
+        budget = read_launch(service).budget
+        with contextlib.suppress(EngineLostError, NotReadyError):  # the next call starts its own
+            async with self._serving(key, self.config.launches[key].url) as http:
+                try:
+                    await self._measure_alone(http, self._todo(key, rounds))
+                finally:
+                    if budget is not None:  # a killed job may leave the service running
+                        await set_budget(http, budget)
         return True
+
+    async def _measure_alone(self, http: httpx.AsyncClient, steps: list[Step]) -> None:
+        """Measures on an engine that others reach; keeps nothing if somebody asked it meanwhile."""
+        expected = await finished(http)
+        if expected is None:
+            return
+        for step in steps:
+            await self._measure(http, [step])
+            expected += step.requests
+            if await finished(http) != expected:
+                self.progress.tell("the service is in use: what was measured on it does not count")
+                self.store.drop(steps)
+                return
 
     async def run(self) -> bool:
         """Measures what is left. True when every arm was measured."""

@@ -11,7 +11,7 @@ from .errors import HostkitError
 from .launch import Launch, read_json, read_launch
 from .readiness import client
 
-RUNNING = "sglang:num_running_reqs"
+RUNNING, FINISHED = "sglang:num_running_reqs", "sglang:num_requests_total"
 IDLE_LIMIT_S, POLL_S = 45.0, 1.0
 
 
@@ -41,19 +41,24 @@ async def _idle(launch: Launch) -> bool:
     """
     async with client(launch) as http:
         for _ in range(round(IDLE_LIMIT_S / POLL_S)):
-            running = await _running(http)
+            running = await _metric(http, RUNNING)
             if not running:
                 return running is not None
             await asyncio.sleep(POLL_S)
     return False
 
 
-async def _running(http: httpx.AsyncClient) -> float | None:
-    """Requests that run by the engine's metrics; None if it does not tell."""
+async def finished(http: httpx.AsyncClient) -> float | None:
+    """Requests that the engine has finished since its start; None if it does not tell."""
+    return await _metric(http, FINISHED)
+
+
+async def _metric(http: httpx.AsyncClient, name: str) -> float | None:
+    """The sum of one of the engine's metrics; None if it does not tell."""
     try:
         families = list(text_string_to_metric_families((await http.get("/metrics")).text))
     except (httpx.HTTPError, ValueError):
         return None
     samples = [sample for family in families for sample in family.samples]
-    found = [sample.value for sample in samples if sample.name == RUNNING]
+    found = [sample.value for sample in samples if sample.name == name]
     return sum(found) if found else None

@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,13 @@ class Store:
         """Adds a cell, in place of an earlier warm-up of the same key, and saves the part."""
         kept = [other for other in self.document["cells"] if _key(other) != _key(cell)]
         self.document["cells"] = [*kept, cell]
+        self.save()
+
+    def drop(self, steps: Iterable[Step]) -> None:
+        """Takes back the cells of `steps`, and saves the part."""
+        keys = {step.key for step in steps}
+        cells = self.document["cells"]
+        self.document["cells"] = [cell for cell in cells if _key(cell) not in keys]
         self.save()
 
     def save(self) -> None:

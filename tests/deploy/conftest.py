@@ -50,7 +50,7 @@ class Deploy:
             text=True,
             timeout=600,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "HF_TOKEN": TOKEN},
+            env={**os.environ, "HF_TOKEN": TOKEN, "HUGGING_FACE_HUB_TOKEN": TOKEN},
         )
 
     def plan(self, *words: str, **wanted) -> dict[str, list[str]]:

@@ -90,7 +90,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/metrics":
-            return self.tell(f"sglang:num_running_reqs {state['running']}\n")
+            running, total = state["running"], state["requests"]
+            return self.tell(
+                f"sglang:num_running_reqs {running}\nsglang:num_requests_total {total}\n"
+            )
         if self.path == "/health":
             up = time.monotonic() - started >= args.slow_start
             return self.reply(200 if up else 503, {})

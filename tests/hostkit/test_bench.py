@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ def bench(make_launch, tmp_path):
         }
 
     return BenchRuns(tmp_path, prepare)
+
+
+def asked(launch, path, body=None):
+    """What the engine of a launch answers."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{launch['port']}{path}", data, 30) as answer:
+        return json.load(answer)
 
 
 def order(result):
@@ -284,10 +292,29 @@ def test_the_service_is_measured_as_it_stands_and_the_rest_after_it(
     part = json.loads(bench.out.with_suffix(".json.part").read_text())
     assert {cell["arm"] for cell in part["cells"]} == {"ddtree-4", "ddtree-8"}
     assert serving.status()["state"] == "ready"
+    assert asked(tree, "/server_info")["speculative_ddtree_budget"] == 8
     serving.stop()
     code, output, _ = bench.run(document)
     assert code == 0 and "launch tree" not in output and "launch dflash" in output
     assert len(order(bench.result())) == 8
+
+
+def test_a_service_that_others_use_meanwhile_does_not_count(
+    bench, make_launch, supervise, tmp_path
+):
+    tree = bench.prepare()["launches"]["tree"]
+    document = bench.prepare(launches={"tree": tree}, repeats=200)
+    service = tmp_path / "service.json"
+    service.write_text(json.dumps(tree | {"budget": 4}))
+    supervise(tree | {"budget": 4}).until("ready")
+    process = bench.start(document, "--served", str(service))
+    part = bench.out.with_suffix(".json.part")
+    eventually(part.exists)
+    asked(tree, "/generate", {"text": "hello", "sampling_params": {"max_new_tokens": 1}})
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "the service is in use" in output
+    assert json.loads(part.read_text())["cells"] == []
+    assert asked(tree, "/server_info")["speculative_ddtree_budget"] == 4
 
 
 def test_a_service_of_other_flags_is_not_measured(bench, make_launch, supervise, tmp_path):

@@ -93,3 +93,26 @@ def test_sglang_has_the_place_where_our_attention_goes_and_hands_it_the_same_arg
     assert [renamed.get(name, name) for name in theirs[:16]] == ours[:16]
     for name in ("logit_cap", "sliding_window_size", "sinks", "xai_temperature_len"):
         assert name in theirs and name in ours
+
+
+def test_torch_compile_does_not_trace_into_our_attention(monkeypatch):
+    import torch
+    from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
+    from sglang_ddtree import tree_attention
+
+    card = SimpleNamespace(multi_processor_count=8)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    traced = []
+
+    def kernel(*_, **__):
+        traced.append(torch.compiler.is_compiling())
+        return True
+
+    monkeypatch.setattr(tree_attention, "verify_attention", kernel)
+    backend = object.__new__(TritonAttnBackend)
+    backend.device, backend.use_verify_splitkv = "cuda", False
+    assert tree_attention.use_tree_attention(backend) and backend.use_verify_splitkv
+    torch.compile(lambda x: x + 1 if backend.verify_splitkv_fwd(x) else x, backend="eager")(
+        torch.ones(1)
+    )
+    assert traced == [False]

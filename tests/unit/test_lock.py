@@ -82,6 +82,13 @@ def test_a_lock_that_names_no_living_process_is_free(session, tmp_path, text):
     assert session().ask(tmp_path, "ann") is None
 
 
+def test_a_lock_that_can_t_be_written_is_left_to_the_operations(session, tmp_path):
+    (tmp_path / "deploy.lock").mkdir()
+    command = OtherRun().command(str(tmp_path), "ann")
+    assert subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
+    assert session().ask(tmp_path, "ann") is None
+
+
 def test_a_folder_that_can_t_be_made_is_left_to_the_operations(session, tmp_path):
     (tmp_path / "file").touch()
     assert session().ask(tmp_path / "file/run", "ann") is None

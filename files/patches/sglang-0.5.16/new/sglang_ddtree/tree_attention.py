@@ -368,6 +368,7 @@ def use_tree_attention(backend: Any) -> bool:
     if type(backend) is not TritonAttnBackend or not hasattr(backend, "use_verify_splitkv"):
         return False
     sm_count = torch.cuda.get_device_properties(backend.device).multi_processor_count
-    backend.verify_splitkv_fwd = functools.partial(verify_attention, sm_count=sm_count)
+    kernel = torch.compiler.disable(verify_attention)  # as SGLang does with its own
+    backend.verify_splitkv_fwd = functools.partial(kernel, sm_count=sm_count)
     backend.use_verify_splitkv = True
     return True
