@@ -30,6 +30,24 @@ _TOO_LARGE: set[tuple[int, Tile]] = set()  # (query dims, tile) that this card h
 
 
 @triton.jit
+def _keys_values(
+    k_at, v_at, inside, dims, rope, v_dims, D: tl.constexpr, DV: tl.constexpr, ROPE: tl.constexpr
+):
+    """One tile: keys [D, COLS], their rope part [ROPE, COLS] (the keys if there is none), values
+    [COLS, DV]; zero where not `inside`."""
+    k = tl.load(
+        k_at[None, :] + dims[:, None], mask=inside[None, :] & (dims < D)[:, None], other=0.0
+    )
+    k_rope = k
+    if ROPE:
+        k_rope = tl.load(k_at[None, :] + rope[:, None], mask=inside[None, :], other=0.0)
+    v = tl.load(
+        v_at[:, None] + v_dims[None, :], mask=inside[:, None] & (v_dims < DV)[None, :], other=0.0
+    )
+    return k, k_rope, v
+
+
+@triton.jit
 def _tile(
     q,
     q_rope,
@@ -148,17 +166,7 @@ def _split_kernel(
             slot = tl.load(kv_indices_ptr + first + start + cols, mask=inside, other=0)
             k_at = k_cache_ptr + slot.to(tl.int64) * k_slot + kv_head * k_slot_head
             v_at = v_cache_ptr + slot.to(tl.int64) * v_slot + kv_head * v_slot_head
-            k = tl.load(
-                k_at[None, :] + dims[:, None], mask=inside[None, :] & (dims < D)[:, None], other=0.0
-            )
-            k_rope = k
-            if ROPE:
-                k_rope = tl.load(k_at[None, :] + rope[:, None], mask=inside[None, :], other=0.0)
-            v = tl.load(
-                v_at[:, None] + v_dims[None, :],
-                mask=inside[:, None] & (v_dims < DV)[None, :],
-                other=0.0,
-            )
+            k, k_rope, v = _keys_values(k_at, v_at, inside, dims, rope, v_dims, D, DV, ROPE)
             allowed = live[:, None] & inside[None, :]
             acc, top, total = _tile(
                 q, q_rope, k, k_rope, v, allowed, acc, top, total,
@@ -181,17 +189,7 @@ def _split_kernel(
             new = (b * W + other).to(tl.int64)
             k_at = k_ptr + new * k_token + kv_head * k_head
             v_at = v_ptr + new * v_token + kv_head * v_head
-            k = tl.load(
-                k_at[None, :] + dims[:, None], mask=inside[None, :] & (dims < D)[:, None], other=0.0
-            )
-            k_rope = k
-            if ROPE:
-                k_rope = tl.load(k_at[None, :] + rope[:, None], mask=inside[None, :], other=0.0)
-            v = tl.load(
-                v_at[:, None] + v_dims[None, :],
-                mask=inside[:, None] & (v_dims < DV)[None, :],
-                other=0.0,
-            )
+            k, k_rope, v = _keys_values(k_at, v_at, inside, dims, rope, v_dims, D, DV, ROPE)
             acc, top, total = _tile(
                 q, q_rope, k, k_rope, v, allowed, acc, top, total, scale, 1.0, CAP, ROPE
             )
