@@ -237,6 +237,9 @@ def _environment(ground: Ground) -> dict[str, str]:
         "SGLANG_DG_CACHE_DIR": f"{cache}/deep_gemm",
         "CUDA_CACHE_PATH": f"{cache}/cuda",
         "XDG_CACHE_HOME": f"{cache}/xdg",
+        # What knows none of these (TVM-FFI's kernels, SGLang's table of peer access) writes to
+        # ~/.cache, and the unit's ProtectHome makes the real one read-only.
+        "HOME": f"{cache}/home",
         "HF_HOME": f"{cache}/huggingface",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

@@ -60,3 +60,32 @@ def test_sglangs_parser_knows_every_flag_of_every_plan():
         assert result["speculative_algorithm"] == launch.algorithm
         if launch.budget is not None:
             assert result["speculative_num_draft_tokens"] == launch.budget + 1
+
+
+CACHES = """
+import json, os
+from pathlib import Path
+from flashinfer.jit.env import FLASHINFER_WORKSPACE_DIR
+from huggingface_hub.constants import HF_HOME
+from sglang.srt.environ import envs
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.utils.cpp_extension import get_default_build_root
+from triton import knobs
+print(json.dumps([os.path.expanduser("~"), envs.SGLANG_CACHE_DIR.get(),
+    envs.SGLANG_DG_CACHE_DIR.get(), str(FLASHINFER_WORKSPACE_DIR), knobs.cache.dir, HF_HOME,
+    cache_dir(), get_default_build_root()]))
+"""
+
+
+@pytest.mark.sglang
+@pytest.mark.timeout(300)
+def test_what_the_engine_compiles_and_finds_out_lands_under_the_prefix(tmp_path):
+    """The unit lets it write nowhere else: SGLang dies at TP 2 if it can't store peer access."""
+    plan = choose(machine_of("b300"), wanted_for("b300"))
+    moved = {k: v.replace(plan.prefix, str(tmp_path)) for k, v in plan.launches[0].env.items()}
+    assert str(tmp_path) in moved["HOME"]
+    python = os.environ.get("SGLANG_PYTHON", sys.executable)
+    done = subprocess.run([python, "-c", CACHES], capture_output=True, text=True, env=moved)
+    assert done.returncode == 0, done.stderr[-2000:]
+    folders: list[str] = json.loads(done.stdout.splitlines()[-1])
+    assert [f for f in folders if not f.startswith(str(tmp_path))] == []
