@@ -1,4 +1,4 @@
-"""Makes one SSH connection fit for many short commands and for long silent ones."""
+"""Makes a host's connection fit for what we do: its socket, and the environment of its commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import socket
 from typing import Any
 
 KEEPALIVE_S = 15
+# which modules a Python finds; for the Hub's token see operations/layout.py
+OTHER_MODULES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")
+
+
+def clear_environment(host: Any) -> None:
+    """Empties, for every command sent to a host from now on, what would lead its Pythons astray.
+
+    A command has the environment of the login, on @local that of who deploys: a PYTHONPATH there
+    puts other packages before those of our venvs, under the proof of the pins and for good in a
+    service under supervisor. What the inventory's own `_env` says stays. (config.ENV of pyinfra
+    3.10 does not reach a deploy file.)
+    """
+    host.data._env = {**dict.fromkeys(OTHER_MODULES, ""), **(host.data.get("_env") or {})}
 
 
 def tune(host: Any) -> None:

@@ -106,6 +106,7 @@ class Run:
 def begin() -> Run | None:
     """Reads, checks and plans; None when this host was stopped."""
     connection.tune(host)
+    connection.clear_environment(host)
     try:
         data = _data()
         chosen = phases.selected(data["only"])

@@ -23,6 +23,7 @@ class Deploy:
 
     prefix: Path
     port: int
+    others: Path  # a folder of packages that the PYTHONPATH of who deploys leads to
 
     def run(self, *words: str, cwd: Path = ROOT, inventory: str = "inventories/local.py", **wanted):
         """The finished process; `wanted` is laid over the inventory's data."""
@@ -50,7 +51,12 @@ class Deploy:
             text=True,
             timeout=600,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "HF_TOKEN": TOKEN, "HUGGING_FACE_HUB_TOKEN": TOKEN},
+            env={
+                **os.environ,
+                "HF_TOKEN": TOKEN,
+                "HUGGING_FACE_HUB_TOKEN": TOKEN,
+                "PYTHONPATH": str(self.others),
+            },
         )
 
     def plan(self, *words: str, **wanted) -> dict[str, list[str]]:
@@ -62,6 +68,15 @@ class Deploy:
     def status(self) -> dict:
         """What the service says of itself."""
         return json.loads((self.prefix / "run/status.json").read_text())
+
+
+def other_packages(folder: Path) -> Path:
+    """Other versions of what our venvs hold: found first, they fail the pins and the daemon."""
+    metadata = folder / "numpy-0.0.1.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.0.1\n")
+    (folder / "supervisor.py").write_text("raise ImportError('not the supervisor of our tools')\n")
+    return folder
 
 
 def free_port() -> int:
@@ -79,7 +94,8 @@ def bare_port() -> int:
 @pytest.fixture(scope="session")
 def deploy(tmp_path_factory):
     """A deploy whose service is stopped, and whose results are removed, at the end."""
-    found = Deploy(tmp_path_factory.mktemp("host") / "ddtree", free_port())
+    others = other_packages(tmp_path_factory.mktemp("others"))
+    found = Deploy(tmp_path_factory.mktemp("host") / "ddtree", free_port(), others)
     before = set((ROOT / "results/LOCAL").glob("*"))
     yield found
     pid = found.prefix / "run/supervisord.pid"

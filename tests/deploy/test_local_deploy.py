@@ -88,6 +88,12 @@ def test_the_token_of_who_deploys_does_not_reach_the_service_or_a_file(deploy, d
     assert found.stdout == b""
 
 
+def test_the_python_path_of_who_deploys_does_not_reach_the_service(deploy, deployed):
+    status, daemon = deploy.status(), int((deploy.prefix / "run/supervisord.pid").read_text())
+    for pid in (daemon, status["pid"], status["engine_pid"]):
+        assert str(deploy.others).encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
 def test_a_settled_host_plans_to_zero(deploy, deployed):
     plan = deploy.plan()
     assert {name.split(":")[0] for name in plan} >= PHASES

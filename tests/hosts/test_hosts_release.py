@@ -53,7 +53,7 @@ def test_a_venv_holds_the_versions_of_its_lock(deployed: Deployed, venv: str) ->
     if venv == "venv" and deployed.wanted.stack == "system":
         pytest.skip("stack: system uses the packages of a Python that the host's owner looks after")
     python = f"{deployed.current}/{venv}/bin/python"
-    found = json.loads(deployed.remote.check_output("%s -c %s", python, INSTALLED))
+    found = json.loads(deployed.remote.check_output("%s -I -c %s", python, INSTALLED))
     lock = lock_text("tools" if venv == "tools" else deployed.plan.lock).decode()
     pins: dict[str, set[str]] = {}
     for name, version in PIN.findall(lock):

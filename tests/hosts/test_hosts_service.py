@@ -14,7 +14,7 @@ def test_the_service_is_running(deployed: Deployed) -> None:
         return
     tools = f"{deployed.current}/tools/bin/python"
     state = deployed.remote.check_output(
-        "%s -m supervisor.supervisorctl -c %s status %s",
+        "%s -I -m supervisor.supervisorctl -c %s status %s",
         tools,
         deployed.release.service_file,
         deployed.service,
