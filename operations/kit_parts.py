@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from operations.artifacts import Tree
 from operations.bench_config import harness_hash
 from operations.kit import KitError, build_kit, kit_name, write_kit
 from operations.plan import PlanError, ServingPlan
-from operations.release import build, layout_of
+from operations.release import build, fingerprint, layout_of
 from operations.results import BenchResult, ResultError, read_result
 from operations.wanted import Wanted
 
@@ -47,13 +48,19 @@ def gather(result: BenchResult, wanted: Wanted | None = None) -> dict[str, bytes
 
 
 def release_files(result: BenchResult, wanted: Wanted | None = None) -> dict[str, bytes]:
-    """launch.json, service.env and the unit of the plan; nothing if the result has no full plan."""
+    """launch.json, service.env and the unit of the plan; nothing if the result has no full plan.
+
+    The release bears the name of the venv that was measured, which ``wanted`` alone may not know.
+    """
     try:
         plan = ServingPlan.from_json(result.plan)
     except (PlanError, KeyError, TypeError):
         return {}
     wanted = wanted or Wanted(group=plan.group, target=plan.target.source)
-    release = build(plan, wanted, layout_of(plan, wanted))
+    layout = layout_of(plan, wanted)
+    layout = replace(layout, venv_hash=str(result.versions.get("venv") or layout.venv_hash))
+    layout = replace(layout, release=fingerprint(plan, wanted, layout))
+    release = build(plan, wanted, layout)
     files = {f"release/{n}": t.encode() for n, t in release.files.items() if n != "plan.json"}
     files[f"units/{release.service_file.rpartition('/')[2]}"] = release.service_text.encode()
     return files

@@ -163,8 +163,8 @@ def correctness(result: BenchResult) -> TableView | None:
             CellView(str(c.identical), c.identical),
             CellView(str(c.near_tie), c.near_tie),
             CellView(str(c.different), c.different, "bad" if c.different else ""),
-            _cell(say.number(c.max_gap), c.max_gap),
-            _cell(say.number(c.threshold), c.threshold),
+            _cell(say.number(c.max_gap, 4), c.max_gap),
+            _cell(say.number(c.threshold, 4), c.threshold),
         ]
         for c in result.correctness
     ]

@@ -11,9 +11,12 @@ from made_results import changed, made_gpu_machine, made_result, two_groups
 from scipy import stats
 
 from operations import kit as kits
-from operations.artifacts import FILES, Tree
-from operations.kit_parts import gather, main, patched_sources, stale_parts
-from operations.results import parse_result
+from operations.artifacts import FILES, ROOT, Tree
+from operations.kit_parts import gather, main, patched_sources, release_files, stale_parts
+from operations.plan import ServingPlan
+from operations.release import layout_of
+from operations.results import parse_result, read_result
+from operations.wanted import Wanted
 
 sys.path.insert(0, str(FILES / "kit"))
 import verify
@@ -257,6 +260,29 @@ def test_reproduce_names_the_host_that_is_needed_and_the_commands():
     assert "\n    OMP_NUM_THREADS=8 engine --model-path /made/target --port 30000" in text
     assert "pp8-dflash: made: DFLASH refuses pipeline parallelism" in text
     assert kits.NOT_PATCHED in text
+
+
+def test_reproduce_says_what_a_system_stack_and_a_folder_of_the_host_leave_unknown():
+    document = changed(
+        made_result(RATES, engine="sglang", machine=made_gpu_machine("NV18")),
+        versions={"venv": "system-0123456789ab", "engine": "0.5.16"},
+    )
+    text = kits.build_kit(parse_result(document), PARTS, environment={})["REPRODUCE.md"].decode()
+    assert "of the pins above only SGLang's release, 0.5.16, is known" in text
+    assert "target `made-target`: a folder of the host that was measured, `/m`" in text
+    locked = parse_result(changed(document, versions={"venv": "0123456789ab"}))
+    kit = kits.build_kit(locked, PARTS, environment={})
+    assert b"stack: system" not in kit["REPRODUCE.md"]
+
+
+def test_the_release_in_a_kit_bears_the_name_that_it_had_on_the_host():
+    """A plan does not say `stack: system`; the venv's name among the versions does."""
+    result = read_result(next((ROOT / "docs/example").glob("H200-*/records/result.json")))
+    plan = ServingPlan.from_json(result.plan)
+    stack = {"stack": "system", "stack_from": "/opt/sglang-host/python3"}
+    wanted = Wanted(group=plan.group, target=plan.target.source, **stack)
+    launch = json.loads(release_files(result)["release/launch.json"])
+    assert launch["fingerprint"] == layout_of(plan, wanted).release
 
 
 def test_reference_kit_holds_harness_engine_drafter_prompts_and_pins():
