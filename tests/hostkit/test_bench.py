@@ -1,5 +1,6 @@
 """`hostkit bench` against fake engines: order, resumption, correctness, failures."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,7 +9,9 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
+from hostkit import bench_served
 from hostkit.bench_config import read_config
 from hostkit.bench_correctness import verdict
 from hostkit.bench_crosscheck import in_words
@@ -16,6 +19,7 @@ from hostkit.bench_gpu import parse
 from hostkit.errors import HostkitError
 from hostkit_processes import FILES, eventually, free_port, is_alive
 
+CASES = Path(__file__).resolve().parents[1] / "cases"
 ARMS = [
     {"name": "ar", "mode": "ar", "parallelism": "TP1", "budget": None, "launch": "ar"},
     {"name": "dflash", "mode": "dflash", "parallelism": "TP1", "budget": None, "launch": "dflash"},
@@ -315,6 +319,18 @@ def test_a_service_that_others_use_meanwhile_does_not_count(
     assert process.returncode == 0 and "the service is in use" in output
     assert json.loads(part.read_text())["cells"] == []
     assert asked(tree, "/server_info")["speculative_ddtree_budget"] == 4
+
+
+def test_a_real_engine_tells_that_it_is_idle_and_how_many_requests_it_has_finished():
+    text = (CASES / "h200x1/metrics.txt").read_text()
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+
+    async def told():
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+            running = await bench_served._metric(http, bench_served.RUNNING)
+            return running, await bench_served.finished(http)
+
+    assert asyncio.run(told()) == (0.0, 2.0)
 
 
 def test_a_service_of_other_flags_is_not_measured(bench, make_launch, supervise, tmp_path):

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 MONITORING = Path(__file__).parents[2] / "files" / "monitoring"
 METRICS = Path(__file__).parent / "metrics"
+REAL = Path(__file__).parents[1] / "cases/h200x1/metrics.txt"  # an SGLang server with DDTREE
 
 # dcgm-exporter, etc/default-counters.csv: what it exports without configuration
 DCGM = (
@@ -23,6 +24,7 @@ DCGM = (
     'DCGM_FI_DEV_FB_USED{gpu="0"} 1\n'
 )
 SCRAPED = {"instance", "group", "job"}  # labels that the scrape adds
+STREAMED = {"sglang:inter_token_latency_seconds_bucket"}  # not before a streamed answer
 SGLANG_ONLY = {"sglang:token_usage"}
 WORDS = {"and", "or", "unless", "by", "without", "on", "ignoring", "bool", "offset"}
 
@@ -122,6 +124,14 @@ def test_both_engines_export_what_the_board_shows_of_an_engine(exporters):
     assert len(shown) >= 10
     assert shown <= exporters["sglang"].keys()
     assert shown - SGLANG_ONLY <= exporters["reference"].keys()
+
+
+@pytest.mark.parametrize(("title", "query"), queries())
+def test_a_real_engine_exports_the_series_and_labels_of_a_query(title, query):
+    real = labels_by_name(REAL.read_text())
+    asked = {name for name in names_in(query) if name.startswith("sglang:")} - STREAMED
+    assert asked <= real.keys(), title
+    assert all(labels_in(query) - SCRAPED <= real[name] for name in asked), title
 
 
 @pytest.mark.parametrize(
