@@ -105,8 +105,8 @@ class Check:
         self.prompts = prompt_ids(self.args.target)
         self.expected = self.ar.generate_all(self.prompts, self.args.tokens, 1)
         for part in (
-            self.drafting, self.concurrency, self.long_prefixes, self.sampling, self.switches,
-            self.refusals, self.retraction,
+            self.drafting, self.concurrency, self.long_prefixes, self.sampling, self.penalties,
+            self.switches, self.refusals, self.retraction,
         ):  # fmt: skip
             with attempt(part.__name__):
                 part()
@@ -186,15 +186,40 @@ class Check:
                 others = {other: v for other, v in verdicts.items() if other != arm}
                 print(*verdict.worst(others), sep="\n", flush=True)
 
+    def penalties(self) -> None:
+        """Greedy under each penalty, by the fp32 target penalized by every token before.
+
+        SGLang's AR is the control, no gate: under overlap scheduling its sums are a token late.
+        """
+        from judge import Judge  # torch: see main
+
+        judge = Judge(self.reference.model)
+        for how in (
+            {"presence_penalty": 1.5},
+            {"frequency_penalty": 0.8},
+            {"repetition_penalty": 1.3},
+            {"frequency_penalty": 0.3, "presence_penalty": 0.5, "repetition_penalty": 1.1},
+        ):
+            name = " ".join(f"{key.partition('_')[0]} {value}" for key, value in how.items())
+            for engine in (self.ar, self.tree):
+                with attempt(f"{name} {engine.arm}"):
+                    answers = engine.generate_all(self.prompts, 64, 4, **how)
+                    found = judge(self.prompts, answers, **how)
+                    unlike = judge(self.prompts, answers)
+                    ok = found.beyond <= 2 or engine is self.ar
+                    text = f"{found}; judged without it {unlike.beyond}"
+                    report(f"{name} {engine.arm}", ok and unlike.beyond > 8, text)
+
     def switches(self) -> None:
-        """Penalties and logit bias."""
-        plain = self.tree.generate_all(self.prompts, 48, 4)
-        fewer = self.tree.generate_all(self.prompts, 48, 4, presence_penalty=1.5)
-        kinds = [sum(len(set(a["output_ids"])) for a in answers) for answers in (plain, fewer)]
-        report("penalties", kinds[1] > kinds[0], f"distinct tokens {kinds[0]} -> {kinds[1]}")
-        shunned = self.expected[0]["output_ids"][0]
-        bias = self.tree.generate(self.prompts[0], 4, logit_bias={str(shunned): -100.0})
-        report("logit bias", bias["output_ids"][0] != shunned, "shuns the token")
+        """min_new_tokens and logit bias."""
+        prompt, usual = self.prompts[0], self.expected[0]["output_ids"]
+        stop = {"stop_token_ids": [usual[3]]}
+        early = self.tree.generate(prompt, 40, **stop)["output_ids"]
+        late = self.tree.generate(prompt, 40, **stop, min_new_tokens=12)["output_ids"]
+        ok = len(early) <= 4 and len(late) >= 12 and usual[3] not in late[:12]
+        report("min_new_tokens", ok, f"{len(early)} tokens without, {len(late)} with 12")
+        bias = self.tree.generate(prompt, 4, logit_bias={str(usual[0]): -100.0})
+        report("logit bias", bias["output_ids"][0] != usual[0], "shuns the token")
 
     def refusals(self) -> None:
         for name, body in (

@@ -34,21 +34,42 @@ class Verdict:
         )
 
 
+def fp32(target: str):
+    """The target's model in fp32, on the GPU if there is one."""
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
 class Judge:
-    """The target in fp32, on the GPU if there is one."""
+    """Verdicts by an fp32 model."""
 
-    def __init__(self, target: str) -> None:
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-        self.model = model.to(self.device).eval()
+    def __init__(self, model) -> None:
+        self.model = model
 
-    def __call__(self, prompts: list[list[int]], answers: list[dict]) -> Verdict:
+    def __call__(self, prompts: list[list[int]], answers: list[dict], **penalties) -> Verdict:
+        """`penalties`: those that the answers were asked with, see `penalized`."""
         gaps: list[float] = []
         for prompt, answer in zip(prompts, answers, strict=True):
-            out = answer["output_ids"]
-            ids = torch.tensor([prompt + out], device=self.device)
+            out = torch.tensor(answer["output_ids"], device=self.model.device)
+            ids = torch.tensor([prompt + answer["output_ids"]], device=self.model.device)
             with torch.inference_mode():
                 logits = self.model(ids).logits[0, len(prompt) - 1 : -1]
-            chosen = logits.gather(1, torch.tensor(out, device=self.device)[:, None])[:, 0]
+            logits = penalized(logits, out, **penalties)
+            chosen = logits.gather(1, out[:, None])[:, 0]
             gaps += (logits.max(dim=1).values - chosen).tolist()
         return Verdict(max(gaps), sum(gap > NEAR for gap in gaps), len(gaps))
+
+
+def penalized(
+    logits: torch.Tensor,
+    output: torch.Tensor,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
+) -> torch.Tensor:
+    """Logits [T, V] of the T tokens of `output`, each penalized by all tokens before it."""
+    told = torch.nn.functional.one_hot(output, logits.shape[-1])
+    times = told.cumsum(0) - told
+    logits = logits - frequency_penalty * times - presence_penalty * (times > 0)
+    scale = torch.where(times > 0, repetition_penalty, 1.0)
+    return torch.where(logits < 0, logits * scale, logits / scale)

@@ -73,9 +73,9 @@ def main() -> None:
     args = parser.parse_args()
     engines = servers(args)
     with running(engines):
-        from judge import Judge  # torch takes seconds to import: meanwhile the servers start
+        from judge import Judge, fp32  # torch takes seconds to import: meanwhile the servers start
 
-        judge = Judge(args.target)
+        judge = Judge(fp32(args.target))
         wait(engines)
         hold(args.hold)
         with check.attempt("ar"):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
-from transformers import AutoModelForCausalLM
+from judge import fp32
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "files"))
 
@@ -38,8 +38,7 @@ class Reference:
     """The target in fp32 with its DFlash drafter, on the GPU if there is one."""
 
     def __init__(self, target: str, drafter: str) -> None:
-        model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-        self.model = model.to(DEVICE).eval()
+        self.model = fp32(target)
         self.drafter = Drafter(Path(drafter))
         self._blocks: dict[tuple[int, ...], Blocks] = {}
 

@@ -79,9 +79,9 @@ def main() -> None:
     }  # fmt: skip
     rows: list[dict] = []
     with running(list(engines.values())):
-        from judge import Judge  # torch takes seconds to import: meanwhile the servers start
+        from judge import Judge, fp32  # torch takes seconds to import: meanwhile the servers start
 
-        judge = Judge(args.same_as or args.target)
+        judge = Judge(fp32(args.same_as or args.target))
         wait(list(engines.values()))
         arms = gate(engines, judge, args)
         hold(args.hold)

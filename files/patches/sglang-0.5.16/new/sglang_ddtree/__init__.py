@@ -11,6 +11,7 @@ its true context.
 
 Map: plugin (entry point), algorithm (arguments), settings (environment), hooks; worker (the step),
 step (its plan and buffers), sampler (draft to tree, in the draft's graph), draw (the target's
-tokens), logits; topk, tree, path, attention_metadata (the Triton kernels); widths (captured verify
-widths), budgets, policy and accept_counts (which of them a step uses); kv_move, self_check.
+tokens), logits, penalties; topk, tree, path, attention_metadata, tree_attention (the Triton
+kernels); widths (captured verify widths), budgets, policy and accept_counts (which of them a step
+uses); kv_move, self_check.
 """

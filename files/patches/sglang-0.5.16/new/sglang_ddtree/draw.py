@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from sglang.srt.distributed import get_tp_group
 
-from sglang_ddtree.logits import adjust_logits
+from sglang_ddtree.logits import Penalize, adjust_logits
 
 
 def draw_at_nodes(
-    logits_output: Any, info: Any, sampler: Any, positions: torch.Tensor, width: int
+    logits_output: Any,
+    info: Any,
+    sampler: Any,
+    positions: torch.Tensor,
+    width: int,
+    penalize: Penalize | None = None,
 ) -> torch.Tensor:
     """Token ids [bs * width] int64.
 
@@ -21,7 +26,7 @@ def draw_at_nodes(
     take rank 0's draws. With per-request seeds nodes of one depth share a draw's noise, which is
     harmless: only one of them is on a path.
     """
-    adjust_logits(logits_output.next_token_logits, info, width)
+    adjust_logits(logits_output.next_token_logits, info, width, penalize)
     if info is None or info.is_all_greedy:
         return torch.argmax(logits_output.next_token_logits, dim=-1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from sglang_ddtree.budgets import Budgets
 from sglang_ddtree.draw import draw_at_nodes
 from sglang_ddtree.hooks import register_worker_hooks
 from sglang_ddtree.kv_move import KVMover
+from sglang_ddtree.penalties import Penalties
 from sglang_ddtree.sampler import TreeSampler
 from sglang_ddtree.self_check import check_tree_mask
 from sglang_ddtree.step import StepBuffers, StepPlan, host_bound
@@ -60,6 +62,7 @@ class DDTreeWorker(DFlashWorkerV2):
         self.budgets: Budgets | None = None  # from init_cuda_graphs on
         self._buffers: StepBuffers | None = None
         self._kv_mover: KVMover | None = None
+        self._penalties = Penalties()
         register_worker_hooks()
 
     def init_attention_backends(self) -> None:
@@ -267,6 +270,16 @@ class DDTreeWorker(DFlashWorkerV2):
         rows, src, dst = self._buffers.paths(bs)
         _, commit_lens, bonus, out_tokens, new_seq_lens = self._next_accept_bonus_buffers(bs)
         limits, counts = self.budgets.counters(plan)
+        penalties = self._penalties.of_batch(
+            batch, tokens.view(bs, -1)[:, 0], logits_output.next_token_logits.shape[-1]
+        )
+        penalize = penalties and partial(
+            penalties.apply,
+            tokens=tokens,
+            parents=parents,
+            positions=node_positions,
+            depth=self.block_size - 1,
+        )
         path_kernels.accept(
             tokens,
             parents,
@@ -277,6 +290,7 @@ class DDTreeWorker(DFlashWorkerV2):
                 self.model_runner.sampler,
                 node_positions,
                 plan.width,
+                penalize,
             ),
             batch.seq_lens,
             (commit_lens, bonus, out_tokens, new_seq_lens, rows, src, dst),
@@ -285,6 +299,8 @@ class DDTreeWorker(DFlashWorkerV2):
             limits=limits,
             counts=counts,
         )
+        if penalties is not None:
+            penalties.learn(out_tokens, commit_lens)
         self.budgets.after_step()
         if on_publish is not None:
             on_publish(new_seq_lens)
