@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from facts.machine import MachineFacts
-from files.hostkit.prompts import read_prompts, render
+from files.hostkit.prompts import read_prompts, render, requests_of
 from operations import artifacts
 from operations.layout import Layout
 from operations.plan import ServingPlan
@@ -75,11 +75,12 @@ def check(plan: ServingPlan, wanted: Wanted, mode: str) -> None:
 
 def _least_prompt(plan: ServingPlan, settings: BenchWanted) -> int:
     """Tokens that the longest built-in prompt takes at least: each word is one or more."""
+    most = max(requests_of(settings.prompts_per_cell, c) for c in settings.concurrency)
     texts = [
         render(prompt.text, chat_format(plan))
         for name in settings.prompt_sets
         if not name.startswith("path:")
-        for prompt in read_prompts(name)[: max(settings.prompts_per_cell, *settings.concurrency)]
+        for prompt in read_prompts(name)[:most]
     ]
     return max((len(text.split()) for text in texts), default=1)
 

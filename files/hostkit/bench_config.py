@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import HostkitError
 from .launch import Launch, check_type, read_json
-from .prompts import CHAT_FORMATS, Prompt, guess_format, read_prompts
+from .prompts import CHAT_FORMATS, Prompt, guess_format, read_prompts, requests_of
 
 MODES = ("ar", "dflash", "ddtree")
 # bf16 logits of 16 to 32 are 0.125 apart: a gap of two such steps may turn either way when the
@@ -132,7 +132,7 @@ class BenchConfig:
                     found.append(Step(arm.name, concurrency, first, rounds[0], True, count))
         for number in rounds:
             for concurrency in settings.concurrency:
-                count = max(settings.prompts_per_cell, concurrency)
+                count = requests_of(settings.prompts_per_cell, concurrency)
                 for prompt_set in settings.prompt_sets:
                     for arm in arms:
                         found.append(Step(arm.name, concurrency, prompt_set, number, False, count))

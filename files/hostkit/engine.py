@@ -15,6 +15,8 @@ from .errors import HostkitError, StartError
 from .launch import Launch
 
 PACKAGES = str(Path(__file__).resolve().parent.parent)
+NOTIFY = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+STEERING = ("SGLANG_", "NCCL_", "TRITON_", "FLASHINFER_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_")
 PORT_PATIENCE_S = 5.0  # a port that a just killed engine held is free again within this
 
 
@@ -49,11 +51,15 @@ class Engine:
         self._writer: asyncio.StreamWriter | None = None
 
     def _environment(self) -> dict[str, str]:
-        """The caller's environment with the launch's on top, without the notify socket."""
+        """The caller's environment with the launch's on top, without the notify socket.
+
+        And without what steers an engine: under supervisor the caller is a login, and what its
+        shell says of these would be in no launch and no fingerprint.
+        """
         own = {
             name: value
             for name, value in os.environ.items()
-            if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+            if name not in NOTIFY and not name.startswith(STEERING)
         }
         return {**own, "PYTHONUNBUFFERED": "1", **self.launch.env}
 

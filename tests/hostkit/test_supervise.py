@@ -233,6 +233,15 @@ def test_systemd_hears_status_then_ready_then_stopping(make_launch, supervise, t
             heard += systemd.recv(4096).decode().splitlines()
 
 
+def test_what_a_shell_says_to_engines_does_not_reach_this_one(make_launch, supervise):
+    env = {"SGLANG_DDTREE_TOPK": "3", "NCCL_P2P_DISABLE": "1", "LANGUAGE": "de"}
+    it = supervise(make_launch(), env=env)
+    it.until("ready")
+    seen = Path(f"/proc/{it.status()['engine_pid']}/environ").read_text()
+    assert "LANGUAGE=de" in seen
+    assert not [name for name in env if name != "LANGUAGE" and name in seen]
+
+
 def test_the_supervisors_metrics_are_served_on_their_port(make_launch, supervise):
     port = free_port()
     it = supervise(make_launch(metrics_port=port))

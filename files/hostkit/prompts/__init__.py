@@ -38,6 +38,9 @@ CHAT_FORMATS = {
     ),
 }
 
+# Requests of one wave begin together and end one by one: of 8, 6 were in flight on average (H200).
+WAVES = 2
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -45,6 +48,11 @@ class Prompt:
 
     id: str
     text: str
+
+
+def requests_of(prompts_per_cell: int, concurrency: int) -> int:
+    """How many requests a cell sends: never fewer than keep it at its concurrency for a while."""
+    return max(prompts_per_cell, concurrency if concurrency == 1 else WAVES * concurrency)
 
 
 def render(text: str, chat_format: str) -> str:
