@@ -1,7 +1,7 @@
 """Penalties at all nodes of a verify: every node counts each output token that stands before it.
 
-SGLang's own sums don't serve here. DFLASH of 0.5.16 never feeds them, so that penalties do nothing
-and a request with min_new_tokens never stops; EAGLE feeds them one token a step; under overlap
+SGLang's own sums don't serve here. DFLASH of 0.5.16 neither feeds nor reads them (never fed, they
+penalize nothing, and min_new_tokens has no end); EAGLE feeds them one token a step; under overlap
 scheduling they are a step late. So the worker counts for itself, on the device, what it emits.
 """
 
