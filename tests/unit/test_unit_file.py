@@ -86,6 +86,15 @@ def test_the_unit_lets_nccl_register_memory_and_kills_what_left_the_process_tree
     assert "KillMode=control-group" in lines
 
 
+def test_the_engine_finds_its_device_nodes_and_reads_weights_in_a_closed_home(release):
+    """What the hardening would take: nodes that a setuid program makes, root's look everywhere."""
+    lines = release.service_text.splitlines()
+    before = next(line for line in lines if line.startswith("ExecStartPre="))
+    assert before.startswith("ExecStartPre=+-")  # with all rights, and no failure of the unit
+    assert "nvidia-modprobe -u" in before
+    assert "CapabilityBoundingSet=CAP_DAC_READ_SEARCH" in lines
+
+
 def test_no_token_is_in_a_release(release):
     text = release.service_text + "".join(release.files.values())
     assert "HF_TOKEN" not in text
