@@ -4,21 +4,25 @@ Pure: no torch, no clock. After CaDDTree's rule (arXiv 2606.01813) that a node p
 expected tokens per time, with the captured widths as the only sizes that a step can have.
 
 A verify of a wide tree also tells what each narrower one, and the chain, would have accepted: nodes
-come in pop order, so a smaller budget's tree is a prefix of them. So accept lengths are known for
-all choices as long as the widest runs now and then.
+come in pop order, so a smaller budget's tree is a prefix of them. Accept lengths vary far more from
+step to step than from choice to choice, so what is averaged are the differences between neighbours
+on the same steps. The widest tree runs now and then to keep the upper ones known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-# A step in this many verifies with the widest tree, to keep the others' accept lengths fresh.
-PROBE_EVERY = 128
-PROBES_AT_START = 16
-# Weight of the newest figures; a change must promise this much more to be made.
-SMOOTHING = 0.2
-MARGIN = 1.01
+# Counted in verified requests. So many run the widest tree first; so many are remembered.
+FIRST_PROBES = 128
+MEMORY = 256
+# Every verified request fades all figures, so a few probes renew what nothing else tells; but what
+# a figure held before weighs as much as so many requests at least.
+LEAST_MEMORY = 32
+# Time that later probes may cost: what they take longer than the best choice for the same tokens.
+PROBE_SHARE = 0.0025
 
 Costs = Mapping[int, Mapping[int, float]]
 
@@ -31,45 +35,64 @@ def nearest_bs(costs: Costs, bs: int) -> int:
 
 @dataclass
 class WidthPolicy:
-    """Chooses among `choices`, budgets that rise from 0 (the chain); `costs[bs][budget]` in ms."""
+    """Chooses among `choices`, budgets that rise from 0 (the chain); `costs[bs][budget]` in ms.
+
+    accept[budget]: tokens that a step would emit a request, empty before the first counts.
+    last[bs]: the best budget when a step of bs requests was last planned.
+    """
 
     choices: Sequence[int]
     costs: Costs
     accept: dict[int, float] = field(default_factory=dict)
-    steps: int = 0
     last: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The chain's tokens, then what each choice emits more than the one before it; and from how
+        # many requests each figure comes, older ones faded.
+        self._gains = [0.0] * len(self.choices)
+        self._seen = [0.0] * len(self.choices)
+        self._first_probes = FIRST_PROBES  # left
+        self._probe_ms = 0.0  # saved up for the next probe
 
     def choose(self, bs: int) -> int:
         """The budget for the next step of `bs` requests."""
-        self.steps += 1
         widest = self.choices[-1]
-        if self.steps <= PROBES_AT_START or self.steps % PROBE_EVERY == 0:
-            return widest
-        known = [choice for choice in self.choices if choice in self.accept]
-        if not known:
+        if self._first_probes > 0:
             return widest
         row = self.costs[nearest_bs(self.costs, bs)]
-        gain = {choice: self.accept[choice] / row[choice] for choice in known}
-        best = max(known, key=lambda choice: gain[choice])
-        held = self.last.get(bs)
-        if held in gain and gain[best] < gain[held] * MARGIN:
-            best = held
+        speed = {choice: self.accept[choice] / row[choice] for choice in self.choices}
+        best = max(self.choices, key=speed.__getitem__)
         self.last[bs] = best
-        return best
+        self._probe_ms += PROBE_SHARE * row[best]
+        if self._probe_ms < row[widest] * (1 - speed[widest] / speed[best]):
+            return best
+        self._probe_ms = 0.0
+        return widest
 
     def learn(self, ran: int, requests: int, accepted: Sequence[int]) -> None:
         """`requests` verifies with budget `ran`; accepted[i]: tokens that choices[i] would emit.
 
-        Choices above `ran` stay as they are: that verify says nothing about them.
+        That verify says nothing of wider trees: their lead stays as it is. It shows the whole chain
+        only if that ran, or if the widest tree did, which holds nearly all of it.
         """
         if requests == 0:
             return
-        for choice, tokens in zip(self.choices, accepted, strict=True):
-            if choice > ran:
-                continue
-            mean = tokens / requests
-            old = self.accept.get(choice, mean)
-            self.accept[choice] = old + SMOOTHING * (mean - old)
+        chain, widest = self.choices[0], self.choices[-1]
+        if ran == widest:
+            self._first_probes -= requests
+        kept = MEMORY / (MEMORY + requests)
+        self._seen = [max(seen * kept, min(seen, LEAST_MEMORY)) for seen in self._seen]
+        tokens = [total / requests for total in accepted]
+        for i in range(1 if ran == widest else 2, 1 + self.choices.index(ran)):
+            self._average(i, tokens[i] - tokens[i - 1], requests)
+        whole = ran in (chain, widest)
+        self._average(0, tokens[0] if whole else tokens[1] - self._gains[1], requests)
+        sums = accumulate(self._gains)
+        self.accept = {c: max(1.0, total) for c, total in zip(self.choices, sums, strict=True)}
+
+    def _average(self, i: int, figure: float, requests: int) -> None:
+        self._seen[i] += requests
+        self._gains[i] += requests / self._seen[i] * (figure - self._gains[i])
 
 
 def chosen_costs(
