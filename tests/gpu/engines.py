@@ -148,6 +148,11 @@ def accept_length(answers: list[dict]) -> float:
     return emitted / sum(a["meta_info"]["spec_verify_ct"] for a in answers)
 
 
+def step_ms(row: dict) -> float:
+    """Milliseconds a step of a row of table.py, its share of the prefill included."""
+    return 1e3 * float(row["wall_s"]) * row["concurrency"] / row.get("steps", row["tokens"])
+
+
 def spawn(argv: Sequence[str], log: Path, last: signal.Signals, env: dict[str, str]):
     """A process in a session of its own that gets the signal `last` when this one is gone.
 

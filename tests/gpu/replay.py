@@ -1,24 +1,29 @@
 """Accept lengths of the fp32 target and drafter on the texts that an engine wrote.
 
-    python tests/gpu/replay.py --target HF_DIR --drafter DIR ANSWERS.json
+    python tests/gpu/replay.py --target HF_DIR --drafter DIR ANSWERS.json [--table TABLE.json]
 
 An engine's bf16 texts part from fp32's at near ties, and another text has another accept length. So
 both models are teacher-forced over the engine's own text, and the verify steps are counted that a
 plain best-first heap needs for it: what is left to differ is the drafting. ANSWERS as check.py and
 table.py write it: {"prompts": [ids, ...], "BUDGET": [[output ids, verify steps], ...], ...}, where
 budget 0 is the chain; other keys are passed over. Prints a line a budget.
+
+With the rows of table.py also what each budget gains over DFLASH on one and the same text: its
+accept length over the chain's, by fp32, on each arm's texts, times the ratio of the measured steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from engines import step_ms
 from judge import fp32
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "files"))
@@ -149,11 +154,35 @@ class Drafter:
         return self._rotated(x, positions, f"{layer}.self_attn.k", kv_heads), values
 
 
+def gains(reference: Reference, answers: dict, rows: list[dict]) -> None:
+    """Print tree over chain, mean (least..most) over the arms' texts, and the gain over DFLASH."""
+    arms = [arm for arm in answers if arm in ("ar", "dflash") or arm.isdigit()]
+    texts = [[output for output, _ in answers[arm]] for arm in arms]
+
+    def accept(budget: int) -> list[float]:
+        return [reference.accept_length(budget, answers["prompts"], text) for text in texts]
+
+    def steps(arm: str, many: int) -> float:
+        own = [row for row in rows if (row["arm"], row["concurrency"]) == (arm, many)]
+        return statistics.median(map(step_ms, own))
+
+    chain = accept(0)
+    concurrencies = sorted({row["concurrency"] for row in rows})
+    print(f"{'B':>4} {'tree/chain':>19}", *(f"{f'x dflash at {c}':>14}" for c in concurrencies))
+    for budget in filter(str.isdigit, arms):
+        ratios = [a / b for a, b in zip(accept(int(budget)), chain, strict=True)]
+        mean = statistics.mean(ratios)
+        ours = [mean * steps("dflash", c) / steps(f"ddtree-{budget}", c) for c in concurrencies]
+        spread = f"{mean:.3f} ({min(ratios):.3f}..{max(ratios):.3f})"
+        print(f"{budget:>4} {spread:>19}", *(f"{gain:14.3f}" for gain in ours), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True)
     parser.add_argument("--drafter", required=True)
     parser.add_argument("answers", type=Path)
+    parser.add_argument("--table", type=Path, help="table.json: gains on one and the same text")
     args = parser.parse_args()
     answers = json.loads(args.answers.read_text())
     reference = Reference(args.target, args.drafter)
@@ -162,8 +191,12 @@ def main() -> None:
         outputs = [output for output, _ in answers[budget]]
         steps = sum(steps for _, steps in answers[budget])
         engine = sum(len(output) - 1 for output in outputs) / steps
-        fp32 = reference.accept_length(int(budget), answers["prompts"], outputs)
-        print(f"{budget:>4} {engine:7.3f} {fp32:7.3f} {engine / fp32:6.3f}", flush=True)
+        fp32_length = reference.accept_length(int(budget), answers["prompts"], outputs)
+        print(
+            f"{budget:>4} {engine:7.3f} {fp32_length:7.3f} {engine / fp32_length:6.3f}", flush=True
+        )
+    if args.table:
+        gains(reference, answers, json.loads(args.table.read_text()))
 
 
 if __name__ == "__main__":
