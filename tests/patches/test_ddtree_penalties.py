@@ -54,9 +54,15 @@ class Batch(SimpleNamespace):
     """One that can be referred to weakly, as SGLang does."""
 
 
+class Request(SimpleNamespace):
+    """Equal to itself only, as SGLang's Req."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
 def request(rng, number, wish):
     tokenizer = SimpleNamespace(eos_token_id=EOS, additional_stop_token_ids=None)
-    return SimpleNamespace(
+    return Request(
         rid=f"r{number}", retraction_count=0, tokenizer=tokenizer,
         sampling_params=SamplingParams(**wish), origin_input_ids=rng.choices(range(VOCAB), k=4),
         output_ids=[],
@@ -197,6 +203,16 @@ def test_the_host_works_only_when_the_requests_change():
         check_step(rng, penalties, requests, outputs)
         states.append(penalties._batch)
     assert all(a is b for a, b in pairwise(states))
+
+
+def test_a_request_that_takes_the_id_of_the_last_one_starts_anew():
+    rng = random.Random(3)
+    penalties, outputs = Penalties(), {}
+    for wish in WISHES[:2]:
+        req = request(rng, 0, wish)
+        outputs[req.rid] = [rng.randrange(VOCAB)]
+        for _ in range(3):
+            check_step(rng, penalties, [req], outputs)
 
 
 def test_a_bias_comes_on_top_of_penalties():

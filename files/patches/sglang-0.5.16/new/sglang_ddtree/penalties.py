@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-Key = tuple[str, int]  # request id, and how often it was retracted
+# The request itself, since a client may use an id again, and how often it was retracted.
+Key = tuple[Any, int]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Penalties:
         if info is None or info.acc_additive_penalties is None:  # set as soon as one has any
             self._batch = None
             return None
-        keys = tuple((req.rid, req.retraction_count) for req in batch.reqs)
+        keys = tuple((req, req.retraction_count) for req in batch.reqs)
         if self._batch is None or self._batch.keys != keys:
             self._batch = self._join(keys, batch, roots, vocab)
         return self._batch
