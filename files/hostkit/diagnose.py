@@ -54,7 +54,7 @@ RECORDS = (
         "E01",
         "Triton's ptxas does not know {arch}",
         "set TRITON_PTXAS_PATH to the ptxas of a CUDA 13 toolkit, e.g. "
-        "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas, in the unit's environment",
+        "TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas, in wanted.environment",
         r"ptxas.*--gpu-name[= ',]+(?P<arch>sm_\w+).*returned non-zero exit status"
         r"|Value '(?P<arch2>sm_\w+)' is not defined for option 'gpu-name'",
     ),
@@ -75,7 +75,7 @@ RECORDS = (
     Record(  # flashinfer-ai/flashinfer#1919, PR #1948
         "E04",
         "the engine's workers find no nvcc, whatever the login shell finds",
-        "set CUDA_HOME and a PATH with its bin folder in the unit's environment",
+        "set CUDA_HOME and a PATH with its bin folder in wanted.environment",
         r"Could not find nvcc|nvcc.*(No such file or directory|not found)"
         r"|CUDA_HOME environment variable is not set",
     ),
@@ -204,7 +204,8 @@ RECORDS = (
 ALL_REDUCE_HANG = Record(
     "E22",
     "the first all-reduce never ended: GPU peer-to-peer over PCIe does not work here",
-    "check IOMMU and ACS; until then set NCCL_P2P_DISABLE=1; the GPUs may need a reset",
+    "check IOMMU and ACS; until then NCCL_P2P_DISABLE=1 in wanted.environment; the GPUs may need "
+    "a reset",
     r"all_?reduce|NCCL|nccl|ncclComm|Init torch distributed|custom all reduce",
 )
 STUCK_AFTER = r"Load weight end|Capture cuda graph|KV Cache is allocated|READY|startup complete"

@@ -5,7 +5,8 @@ import json
 
 import pytest
 from hostkit.__main__ import main
-from hostkit.diagnose import diagnose
+from hostkit.diagnose import ALL_REDUCE_HANG, RECORDS, diagnose
+from hostkit.engine import STEERING
 
 LINES = {
     "E01": "Command '['/opt/v/triton/backends/nvidia/bin/ptxas', '-lineinfo', '-v', "
@@ -88,6 +89,13 @@ def test_sigkill_with_a_kernel_memory_kill_is_the_hosts_memory():
 def test_unknown_text_names_nothing():
     assert diagnose(["KeyError: 'x'"], exit_code=1) is None
     assert diagnose([]) is None
+
+
+def test_a_remedy_says_where_a_variable_goes_that_reaches_the_engine_from_nowhere_else():
+    remedies = [record.remedy for record in (*RECORDS, ALL_REDUCE_HANG)]
+    steering = [text for text in remedies if any(name in text for name in STEERING)]
+    assert len(steering) >= 2
+    assert [text for text in steering if "wanted.environment" not in text] == []
 
 
 def test_the_command_prints_cause_and_remedy(tmp_path, capsys):
