@@ -86,6 +86,14 @@ def test_the_unit_lets_nccl_register_memory_and_kills_what_left_the_process_tree
     assert "KillMode=control-group" in lines
 
 
+def test_no_setting_of_the_unit_shuts_out_the_gpus(release):
+    """PrivateDevices hides them; the others bring a list of devices, and theirs aren't on it."""
+    names = [line.partition("=")[0] for line in release.service_text.splitlines()]
+    assert not {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"} & set(names)
+    assert "CapabilityBoundingSet" in names
+    assert "@clock" in release.service_text.partition("SystemCallFilter=~")[2].splitlines()[0]
+
+
 def test_the_engine_finds_its_device_nodes_and_reads_weights_in_a_closed_home(release):
     """What the hardening would take: nodes that a setuid program makes, root's look everywhere."""
     lines = release.service_text.splitlines()
