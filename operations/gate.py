@@ -42,7 +42,7 @@ class Finding:
 class Decision:
     """What the gate found in ``new`` against ``old`` (fingerprints).
 
-    ``compared``: arms and loads whose speed had enough rounds in both to be compared.
+    ``compared``: arms and loads whose speed had enough rounds, of equally many requests, in both.
     """
 
     new: str
@@ -63,7 +63,8 @@ class Decision:
         if not self.compared:
             return [
                 f"gate: {self.new[:12]} was not compared with {self.old[:12]}: fewer than "
-                f"{MIN_ROUNDS} rounds of the same arm and load in one of them; correctness holds"
+                f"{MIN_ROUNDS} rounds of the same arm and load, with as many requests, in one of "
+                "them; correctness holds"
             ]
         return [f"gate: {self.new[:12]} is no slower than {self.old[:12]} ({self.compared} rows)"]
 
@@ -84,6 +85,8 @@ def judge(new: BenchResult, old: BenchResult | None, arms: Iterable[str] | None 
     if old is not None:
         earlier = _rows(old, wanted)
         shared = [(rows[at], earlier[at]) for at in rows if at in earlier]
+        # other waves of requests a round: another load under the same name
+        shared = [(a, b) for a, b in shared if a.requests * b.rounds == b.requests * a.rounds]
         findings += [finding for pair in shared for finding in _slower(*pair)]
     enough = [min(len(a.round_tokens_s), len(b.round_tokens_s)) >= MIN_ROUNDS for a, b in shared]
     before = old.fingerprint if old else None

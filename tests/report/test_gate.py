@@ -16,8 +16,8 @@ AR = [100.0, 104.0, 96.0, 102.0, 98.0]
 
 def result(scale=1.0, arm="ddtree-32", fingerprint="a" * 64, rounds=5, **fields):
     rates = {"ar": {1: AR[:rounds]}, arm: {1: [1.5 * scale * r for r in AR[:rounds]]}}
-    failed = fields.pop("failed", ())
-    document = made_result(rates, failed=failed)
+    failed, prompts = fields.pop("failed", ()), fields.pop("prompts", 4)
+    document = made_result(rates, failed=failed, prompts=prompts)
     return parse_result(changed(document, fingerprint=fingerprint, **fields))
 
 
@@ -96,6 +96,14 @@ def test_two_rounds_are_not_compared_and_the_line_says_so():
     assert decision.passed
     assert decision.compared == 0
     assert "fewer than 3 rounds" in decision.lines()[0]
+
+
+def test_rounds_of_other_many_requests_are_not_compared():
+    """Two waves a round are faster than one by themselves, and would hide a loss."""
+    decision = judge(result(0.8, prompts=8), result())
+    assert decision.passed
+    assert decision.compared == 0
+    assert "with as many requests" in decision.lines()[0]
 
 
 def test_interval_is_welchs_on_the_logs():
